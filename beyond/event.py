@@ -1,0 +1,140 @@
+"""The canonical event, its content, and the causal link.
+
+Standard library only. A *link* identifies an event by everything that caused it:
+``H(links of the causal parents, kind, tool, canonical content)``. Two runs agree up to a step
+exactly when they hold the same link there, so "first divergence" is a join.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable
+from typing import Any, Final, Literal
+
+Kind = Literal[
+    "user_msg",
+    "assistant_msg",
+    "thinking",
+    "tool_call",
+    "tool_result",
+    "usage",
+    "meta",
+    "error",
+    "io",
+]
+
+KINDS: Final[tuple[Kind, ...]] = (
+    "user_msg",
+    "assistant_msg",
+    "thinking",
+    "tool_call",
+    "tool_result",
+    "usage",
+    "meta",
+    "error",
+    "io",
+)
+#: Only these take part in causal links; the others hang off the branch without changing it.
+LINKED: Final = frozenset({"user_msg", "assistant_msg", "thinking", "tool_call", "tool_result"})
+
+#: Raised when the way links are made changes. Links are rebuildable; a journal says which it holds.
+LINK_VERSION: Final = 1
+#: Bytes of a link as stored. 128 bits: a collision by chance among 10**9 events is below 10**-20.
+LINK_SIZE: Final = 16
+#: `part` of the usage event of a line; the blocks of the line have the parts 0, 1, 2 ….
+USAGE_PART: Final = -1
+#: Characters of content that stand in plain sight in the event table.
+PREVIEW: Final = 40
+
+ROOT_TOKEN: Final = "\ue000root\ue000"
+STORE_TOKEN: Final = "\ue000store\ue000"
+CONVERSATION_TOKEN: Final = "\ue000conversation\ue000"
+
+_REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>\s*", re.DOTALL)
+#: What may follow a path that ends here; `/w/app` is no prefix of `/w/app2` or `/w/app.old`.
+_PATH_END = r"(?![A-Za-z0-9_\-]|\.[A-Za-z0-9_\-])"
+
+
+class Places:
+    """What a conversation calls its own places; they become tokens before hashing.
+
+    `root` is the project directory, `conversation` the id, `store` a regular expression for the
+    folder of the conversation in the agent CLI's store, as it may stand in texts.
+    """
+
+    __slots__ = ("_conversation", "_root", "_root_re", "_store", "_store_hint")
+
+    def __init__(self, root: str | None, conversation: str | None, store: str | None = None, store_hint: str = ""):
+        self._root = root.rstrip("/") if root and len(root.rstrip("/")) > 1 else None
+        self._root_re = re.compile(re.escape(self._root) + _PATH_END) if self._root else None
+        self._conversation = conversation if conversation and len(conversation) >= 8 else None
+        self._store = re.compile(store) if store else None
+        self._store_hint = store_hint
+
+    def tokenize(self, text: str) -> str:
+        """`text` with the places replaced by tokens, the longest place first."""
+        if self._store is not None and self._store_hint in text:
+            text = self._store.sub(STORE_TOKEN, text)
+        if self._conversation is not None and self._conversation in text:
+            text = text.replace(self._conversation, CONVERSATION_TOKEN)
+        if self._root_re is not None and self._root is not None and self._root in text:
+            text = self._root_re.sub(ROOT_TOKEN, text)
+        return text
+
+
+def printable(text: str) -> str:
+    """`text` as it can be stored and shown: lone surrogates become U+FFFD."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+    return text
+
+
+def _plain_number(value: Any) -> Any:
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return str(value)
+        return int(value) if value.is_integer() and abs(value) < 1e15 else value
+    if isinstance(value, dict):
+        return {k: _plain_number(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_plain_number(v) for v in value]
+    return value
+
+
+def canonical_json(value: Any) -> str:
+    """Strict JSON with sorted keys, no white space, and integral floats written as integers."""
+    return json.dumps(
+        _plain_number(value), ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False
+    )
+
+
+#: What of an event goes into its link, by kind. Ids, times, usage and models stay outside.
+#: - tool_call: the input as `canonical_json`: equal numbers are equal, of two equal keys the last counts.
+#: - the texts: as they are, without the reminders that a CLI injects and takes away again at will.
+#: Lone surrogates are hashed as they are (WTF-8), so that a fork that re-emits them stays equal.
+def canonical(kind: str, content: str | None, places: Places, value: Any = None) -> bytes:
+    """The bytes that stand for an event's content in its link. `value` is a tool call's parsed input."""
+    if kind == "tool_call":
+        text = canonical_json(value) if value is not None else content or ""
+    else:
+        text = content or ""
+        if "<system-reminder>" in text:
+            text = _REMINDER.sub("", text)
+    return places.tokenize(text).encode("utf-8", "surrogatepass")
+
+
+def content_digest(kind: str, tool: str | None, content: bytes) -> bytes:
+    """The part of a link that doesn't depend on the causal past."""
+    h = hashlib.sha256(b"bnd.link.%d\0%s\0%s\0" % (LINK_VERSION, kind.encode(), (tool or "").encode("utf-8", "replace")))
+    h.update(content)
+    return h.digest()[:LINK_SIZE]
+
+
+def make_link(parents: Iterable[bytes], digest: bytes) -> bytes:
+    """The causal link of an event from its parents' links (in any order) and its `content_digest`."""
+    return hashlib.sha256(b"".join(sorted(parents)) + digest).digest()[:LINK_SIZE]

@@ -1,0 +1,532 @@
+"""The tree of a conversation: causal order, links, turns, and which branch is active.
+
+Lines are nodes; the events of a line hang on its node. The tree is kept in flat arrays (about 100 bytes an
+event, no content), so that a gigabyte of transcript can be followed in bounded memory. `flush` works on what is
+new; only where a late line changes the past (a parent that comes after its child, a late parallel result) is
+everything derived again, so that the outcome never depends on the pieces in which a file was read.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from sys import intern
+
+from beyond.event import KINDS, LINK_SIZE, LINKED, Places, canonical, content_digest, make_link
+from beyond.ingest.base import Event
+
+_CODE = {kind: code for code, kind in enumerate(KINDS)}
+_LINKED = bytes(kind in LINKED for kind in KINDS)
+_CALL, _RESULT = _CODE["tool_call"], _CODE["tool_result"]
+NONE, WAITING = -1, -2
+
+
+@dataclass(slots=True)
+class Row:
+    """An event with everything derived for it."""
+
+    seq: int
+    parent_seq: int | None
+    turn: int
+    active: bool
+    link: bytes | None
+    result_seq: int | None
+    is_error: bool | None
+    tokens: tuple[int, int, int, int] | None
+    event: Event | None = None
+
+
+@dataclass(slots=True)
+class Delta:
+    """`fresh` events in causal order, and rows of older ones whose derived columns changed."""
+
+    fresh: list[Row] = field(default_factory=list)
+    changed: list[Row] = field(default_factory=list)
+
+
+class Tree:
+    """One thread of conversation (the main one, or a subagent's)."""
+
+    def __init__(self, places: Callable[[], Places]) -> None:
+        self._places = places
+        self.keys: dict[str, int] = {}
+        self.leaf = NONE
+        self.pinned: str | None = None
+        #: Node indexes whose parent is in no line read so far.
+        self.waiting: dict[int, str] = {}
+        self.cycles: list[int] = []
+        self._aliases: dict[int, list[str]] = {}
+        # nodes
+        self._parent = array("i")
+        self._first = array("i")
+        self._prompt = bytearray()
+        self._side = bytearray()
+        self._tail = array("i")
+        self._turns = array("i")
+        self._line = array("q")
+        # events
+        self._kind = bytearray()
+        self._node = array("i")
+        self._digest = bytearray()
+        self._link = bytearray()
+        self._seq = array("i")
+        self._prev = array("i")
+        self._turn = array("i")
+        self._active = bytearray()
+        self._group = array("i")
+        self._result = array("i")
+        self._error = bytearray()  # 0 unknown, 1 no, 2 yes
+        # calls and their results
+        self._calls: dict[str, int] = {}
+        self._tools: dict[str, str] = {}
+        self._groups: dict[str, int] = {}
+        self._group_calls: list[list[int]] = []
+        self._group_results: list[list[int]] = []
+        self._used: bytearray = bytearray()
+        self._results: dict[str, list[int]] = {}
+        self._tokens: dict[int, tuple[int, int, int, int]] = {}
+        self._usage: dict[str, int] = {}
+        # since the last flush
+        self._pending: list[Event] = []
+        self._flushed_nodes = 0
+        self._flushed_events = 0
+        self._touched: set[int] = set()
+        self._full = False
+        self._leaf_done = NONE
+
+    # -- feeding ----------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._parent)
+
+    def add(
+        self,
+        key: str | None,
+        parent: str | None,
+        events: Iterable[Event],
+        *,
+        line: int,
+        prompt: bool = False,
+        leaf: bool = True,
+        parent_node: int | None = None,
+        guess: bool = False,
+        side: bool = False,
+    ) -> int:
+        """Adds a line. `parent` is its parent's key (None: a root), `parent_node` the parent itself. `guess`: a line
+        without a usable parent goes on from the line before it. `leaf`: the conversation goes on from here. `side`: it
+        is a step of the branch it hangs on though nothing hangs on it. A key seen before adds nothing (returns -1)."""
+        if key is not None:
+            known = self.keys.get(key)
+            if known is not None:
+                if parent is not None:
+                    self._aliases.setdefault(known, []).append(parent)
+                return NONE
+        node = len(self._parent)
+        if key is not None:
+            self.keys[key] = node
+        if parent_node is not None:
+            up = parent_node
+        elif parent is None:
+            up = node - 1 if guess else NONE
+        else:
+            up = self.keys.get(parent, WAITING)
+            if up == WAITING:
+                self.waiting[node] = parent
+        self._parent.append(up)
+        self._first.append(len(self._kind))
+        self._prompt.append(prompt)
+        self._side.append(side)
+        self._tail.append(NONE)
+        self._turns.append(0)
+        self._line.append(line)
+        for event in events:
+            self._append(event, node)
+        if leaf:
+            self.leaf = node
+        return node
+
+    def move(self, key: str, parent: str | None) -> None:
+        """Hangs a line on another parent: where it belongs was learned only now."""
+        node = self.keys[key]
+        up = self.keys.get(parent, NONE) if parent is not None else NONE
+        if up != NONE and up != self._parent[node]:
+            self._parent[node] = up
+            self._side[node] = 0
+            if node < self._flushed_nodes:
+                self._full = True
+
+    def loose(self, event: Event, line: int) -> None:
+        """Adds an event that is on no branch (an unknown record): it hangs after the line before it."""
+        self.add(None, None, (event,), line=line, leaf=False, guess=True)
+
+    def _append(self, event: Event, node: int) -> None:
+        index = len(self._kind)
+        code = _CODE[event.kind]  # type: ignore[index]
+        self._kind.append(code)
+        self._node.append(node)
+        self._seq.append(0)
+        self._prev.append(NONE)
+        self._turn.append(0)
+        self._active.append(0)
+        self._result.append(NONE)
+        self._error.append(0 if event.is_error is None else 2 if event.is_error else 1)
+        group = NONE
+        if _LINKED[code]:
+            content = canonical(event.kind, event.content, self._places(), event.value)
+            self._digest += content_digest(event.kind, event.tool if code == _CALL else None, content)
+            if code == _CALL:
+                group = self._open_call(event, index)
+            elif code == _RESULT and event.tool_id is not None:
+                self._results.setdefault(event.tool_id, []).append(index)
+                event.tool = self._tools.get(event.tool_id)
+                call = self._calls.get(event.tool_id, NONE)
+                if call != NONE and self._result[call] == NONE and self._used[self._group[call]]:
+                    self._full = True  # a parallel result that came after what it caused
+        else:
+            self._digest += bytes(LINK_SIZE)
+        self._link += bytes(LINK_SIZE)
+        self._group.append(group)
+        if event.tokens is not None:
+            self._tokens[index] = event.tokens
+        self._pending.append(event)
+
+    def _open_call(self, event: Event, index: int) -> int:
+        name = event.group or f"\0{index}"
+        group = self._groups.get(name, NONE)
+        if group == NONE:
+            group = self._groups[name] = len(self._group_calls)
+            self._group_calls.append([])
+            self._group_results.append([])
+            self._used.append(0)
+        self._group_calls[group].append(index)
+        if event.tool_id is not None:
+            if self._results.get(event.tool_id) and event.tool_id not in self._calls:
+                early = self._results[event.tool_id]
+                if early[0] < self._flushed_events:
+                    self._full = True
+            self._calls.setdefault(event.tool_id, index)
+            if event.tool is not None:
+                self._tools.setdefault(event.tool_id, intern(event.tool))
+        return group
+
+    def usage(self, key: str, event: Event, offset: int) -> bool:
+        """Counts the usage of one API message once. True when `event` is the first of `key` and has to be added,
+        as number `offset` of its line's events; else its counts are merged, the larger one of each field."""
+        index = self._usage.get(key)
+        if event.tokens is None:
+            return False
+        if index is None:
+            self._usage[key] = len(self._kind) + offset
+            return True
+        old = self._tokens[index]
+        new = tuple(max(a, b) for a, b in zip(old, event.tokens, strict=True))
+        if new != old:
+            self._tokens[index] = new  # type: ignore[assignment]
+            self._touched.add(index)
+        return False
+
+    def rewind(self, node: int) -> None:
+        """The conversation goes on from `node`; lines after it are no longer on the active branch."""
+        self.leaf = node
+        self._full = True
+
+    # -- deriving ---------------------------------------------------------------------------------
+
+    def flush(self, assign: Callable[[Event], int]) -> Delta:
+        """Derives what is new and returns it; `assign` gives each fresh event its seq, causes first."""
+        first_event, first_node = self._flushed_events, self._flushed_nodes
+        self._resolve(first_node)
+        full = self._full and first_event > 0
+        before = self._snapshot() if full else None
+        if full:
+            self._link = bytearray(len(self._link))
+            for index in range(len(self._result)):
+                self._result[index] = NONE
+        start = 0 if full else first_node
+        order = list(self._topological(start))
+        fresh: list[int] = []
+        for node in order:
+            self._derive_node(node)
+            for index in self._events_of(node):
+                if index >= first_event:
+                    fresh.append(index)
+        for index in fresh:
+            self._seq[index] = assign(self._pending[index - first_event])
+        self._pair_results(0 if full else first_event)
+        for node in order:
+            for index in self._events_of(node):
+                if _LINKED[self._kind[index]]:
+                    self._derive_link(index)
+        self._derive_active(first_node, full)
+        touched = self._touched
+        if before is not None:
+            touched = touched | set(self._differences(before, first_event))
+        delta = Delta([self._row(i, self._pending[i - first_event]) for i in fresh])
+        delta.changed = [self._row(i, None) for i in sorted(touched) if i < first_event]
+        self._pending = []
+        self._touched = set()
+        self._full = False
+        self._flushed_events = len(self._kind)
+        self._flushed_nodes = len(self._parent)
+        return delta
+
+    def _resolve(self, first_node: int) -> None:
+        for node, parent in list(self.waiting.items()):
+            up = self.keys.get(parent, WAITING)
+            if up != WAITING:
+                del self.waiting[node]
+            else:
+                up = self._before(node)
+            if self._parent[node] != up:
+                self._parent[node] = up
+                if node < first_node:
+                    self._full = True
+
+    def _before(self, node: int) -> int:
+        """The nearest earlier line that doesn't itself descend from `node`: where a gap is joined."""
+        for candidate in range(node - 1, max(-1, node - 200), -1):
+            walk, steps = candidate, 0
+            while walk >= 0 and walk != node and steps < 10_000:
+                walk, steps = self._parent[walk], steps + 1
+            if walk != node:
+                return candidate
+        return NONE
+
+    def _topological(self, start: int) -> Iterator[int]:
+        """Nodes from `start` on, parents before children, else in file order. A cycle is cut at the node
+        where it is entered."""
+        total = len(self._parent)
+        state = bytearray(total - start)  # 0 new, 1 being climbed, 2 done
+        for node in range(start, total):
+            if state[node - start]:
+                continue
+            path = [node]
+            state[node - start] = 1
+            up = self._parent[node]
+            while up >= start and not state[up - start]:
+                path.append(up)
+                state[up - start] = 1
+                up = self._parent[up]
+            if up >= start and state[up - start] == 1:
+                top = path[-1]
+                self._parent[top] = NONE
+                self.cycles.append(top)
+            for item in reversed(path):
+                state[item - start] = 2
+                yield item
+
+    def _events_of(self, node: int) -> range:
+        last = self._first[node + 1] if node + 1 < len(self._first) else len(self._kind)
+        return range(self._first[node], last)
+
+    def _derive_node(self, node: int) -> None:
+        up = self._parent[node]
+        tail = self._tail[up] if up >= 0 else NONE
+        turn = (self._turns[up] if up >= 0 else 0) + self._prompt[node]
+        self._turns[node] = turn
+        for index in self._events_of(node):
+            self._turn[index] = turn
+            self._prev[index] = tail
+            if _LINKED[self._kind[index]]:
+                tail = index
+        self._tail[node] = tail
+
+    def _pair_results(self, start: int) -> None:
+        """Finds each result's call: the call causes it, whatever line the result hangs on. First result counts."""
+        if start == 0:
+            for group in self._group_results:
+                group.clear()
+            ids: Iterable[str] = list(self._results)
+        else:
+            ids = [e.tool_id for e in self._pending if e.kind == "tool_result" and e.tool_id is not None]
+        for tool_id in dict.fromkeys(ids):
+            call = self._calls.get(tool_id, NONE)
+            if call == NONE:
+                continue
+            group = self._group[call]
+            members = self._group_results[group]
+            for index in self._results[tool_id]:
+                if index < start and start > 0:
+                    continue
+                if index != call:
+                    self._prev[index] = call
+                self._group[index] = group
+                if self._result[call] == NONE:
+                    self._result[call] = index
+                    if self._error[index]:
+                        self._error[call] = self._error[index]
+                    else:
+                        self._error[call] = 1
+                    members.append(index)
+                    self._touched.add(call)
+
+    def causes(self, index: int) -> list[int]:
+        """The causal parents: all results of the calls before an event, or the event before it on its branch."""
+        prev = self._prev[index]
+        if prev == NONE:
+            return []
+        kind = self._kind[index]
+        if kind != _RESULT and self._kind[prev] == _RESULT:
+            group = self._group[prev]
+            if group != NONE and group != self._group[index]:
+                self._used[group] = 1
+                members = self._group_results[group]
+                return members if prev in members else [*members, prev]
+        return [prev]
+
+    def _derive_link(self, index: int) -> None:
+        size = LINK_SIZE
+        stack = [index]
+        climbing: set[int] = set()
+        while stack:
+            top = stack[-1]
+            causes = self.causes(top)
+            missing = [c for c in causes if not any(self._link[c * size : c * size + size]) and c not in climbing]
+            if missing and top not in climbing:
+                climbing.add(top)
+                stack.extend(missing)
+                continue
+            stack.pop()
+            climbing.add(top)
+            parents = [bytes(self._link[c * size : c * size + size]) for c in causes if c != top]
+            link = make_link(parents, bytes(self._digest[top * size : top * size + size]))
+            self._link[top * size : top * size + size] = link
+
+    # -- the active branch ------------------------------------------------------------------------
+
+    def _leaf_node(self) -> int:
+        if self.pinned is not None:
+            node = self.keys.get(self.pinned, NONE)
+            if node != NONE:
+                return node
+        return self.leaf
+
+    def _derive_active(self, first_node: int, full: bool) -> None:
+        leaf = self._leaf_node()
+        old = self._leaf_done
+        if not full and old != NONE and leaf != old:
+            walk = leaf
+            while walk >= first_node:
+                walk = self._parent[walk]
+            full = walk != old
+        elif leaf == old and len(self._parent) == first_node:
+            return
+        if full or old == NONE:
+            was = bytes(self._active)
+            self._active = bytearray(len(self._active))
+            stop = NONE
+        else:
+            was = b""
+            stop = old
+        self._walk_active(leaf, stop)
+        for node in range(first_node if stop != NONE else 0, len(self._parent)):
+            self._adopt_loose(node)
+        self._leaf_done = leaf
+        for index in range(min(len(was), self._flushed_events)):
+            if was[index] != self._active[index]:
+                self._touched.add(index)
+
+    def _walk_active(self, leaf: int, stop: int) -> None:
+        seen: set[int] = set()
+        queue = [leaf]
+        while queue:
+            node = queue.pop()
+            while node >= 0 and node != stop and node not in seen:
+                seen.add(node)
+                for index in self._events_of(node):
+                    self._activate(index)
+                for alias in self._aliases.get(node, ()):
+                    queue.append(self.keys.get(alias, NONE))
+                node = self._parent[node]
+
+    def _activate(self, index: int) -> None:
+        self._active[index] = 1
+        group = self._group[index]
+        if group != NONE:
+            for member in (*self._group_calls[group], *self._group_results[group]):
+                if not self._active[member]:
+                    self._active[member] = 1
+                    if member < self._flushed_events:
+                        self._touched.add(member)
+
+    def _adopt_loose(self, node: int) -> None:
+        """Events beside the branch (usage, unknown records, a late side result's company) follow what they hang on."""
+        for index in self._events_of(node):
+            if self._active[index]:
+                continue
+            if _LINKED[self._kind[index]] and self._kind[index] != _RESULT and not self._side[node]:
+                continue
+            prev = self._prev[index]
+            if self._kind[index] == _RESULT:
+                if prev != NONE and self._kind[prev] == _CALL and self._active[prev]:
+                    self._active[index] = 1
+            elif self._same_branch(node):
+                self._active[index] = 1
+
+    def _same_branch(self, node: int) -> bool:
+        """Whether a line without linked events of its own hangs on the active branch, or its own events are active."""
+        own = [self._active[index] for index in self._events_of(node) if _LINKED[self._kind[index]]]
+        if own:
+            return any(own)
+        up = self._parent[node]
+        steps = 0
+        while up >= 0 and steps < 10_000:
+            events = self._events_of(up)
+            if len(events):
+                return any(self._active[i] for i in events)
+            up, steps = self._parent[up], steps + 1
+        return up == NONE
+
+    # -- results ----------------------------------------------------------------------------------
+
+    def _snapshot(self) -> tuple[bytes, ...]:
+        count = self._flushed_events
+        return (
+            bytes(self._link),
+            self._prev.tobytes(),
+            self._turn.tobytes(),
+            bytes(self._active[:count]),
+            self._result.tobytes(),
+            bytes(self._error),
+        )
+
+    def _differences(self, before: tuple[bytes, ...], count: int) -> Iterator[int]:
+        link, prev_b, turn_b, active, result_b, error = before
+        prev, turn, result = array("i", prev_b), array("i", turn_b), array("i", result_b)
+        size = LINK_SIZE
+        for i in range(count):
+            if (
+                link[i * size : i * size + size] != self._link[i * size : i * size + size]
+                or prev[i] != self._prev[i]
+                or turn[i] != self._turn[i]
+                or active[i] != self._active[i]
+                or result[i] != self._result[i]
+                or error[i] != self._error[i]
+            ):
+                yield i
+
+    def _row(self, index: int, event: Event | None) -> Row:
+        prev, result, error = self._prev[index], self._result[index], self._error[index]
+        link = None
+        if _LINKED[self._kind[index]]:
+            link = bytes(self._link[index * LINK_SIZE : (index + 1) * LINK_SIZE])
+        return Row(
+            self._seq[index],
+            self._seq[prev] if prev != NONE else None,
+            self._turn[index],
+            bool(self._active[index]),
+            link,
+            self._seq[result] if result != NONE else None,
+            None if error == 0 else error == 2,
+            self._tokens.get(index),
+            event,
+        )
+
+    def lines_waiting(self) -> list[int]:
+        """Line numbers of lines whose parent is missing."""
+        return [self._line[node] for node in self.waiting]
+
+    def lines_in_cycles(self) -> list[int]:
+        """Line numbers at which a circle of parents was cut."""
+        return [self._line[node] for node in self.cycles]

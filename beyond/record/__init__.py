@@ -1,0 +1,277 @@
+"""Recording from the agent CLIs' own transcripts: store → ingester → journal."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from beyond import agents
+from beyond.errors import BeyondError, NotFound
+from beyond.journal import Journal, now_ms
+from beyond.journal.append import Batch, PackBuilder, append
+from beyond.journal.forget import is_forgotten, remember
+from beyond.journal.relate import relate
+from beyond.record.session import Empty, Session
+from beyond.store import SAFE_ID, Found, identify
+
+__all__ = ["Outcome", "Recorder", "find", "newest_here", "record"]
+
+#: Plain bytes that are collected before they are written in one transaction.
+_FLUSH = 8 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What recording one file came to. `status`: new, extended, unchanged, rewritten, empty, forgotten or failed."""
+
+    path: Path
+    cli: str
+    agent: str = "main"
+    run: str | None = None
+    status: str = "unchanged"
+    title: str | None = None
+    new_events: int = 0
+    new_lines: int = 0
+    damage: list[dict[str, Any]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    subagents: int = 0
+
+    @property
+    def bad(self) -> list[dict[str, Any]]:
+        """Damage that lost something; notes about odd but whole lines left out."""
+        return [d for d in self.damage if not d.get("note")]
+
+
+class Recorder:
+    """Records files into a journal, many in one transaction."""
+
+    def __init__(self, journal: Journal, label: str | None = None) -> None:
+        self.journal = journal
+        self.label = label
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="bnd-pack")
+        self._builder = PackBuilder(journal, self._pool)
+        self._waiting: list[tuple[Session, Batch, Outcome]] = []
+        self._calls: dict[tuple[str, str | None, str], str] = {}
+        self._touched: set[tuple[str, str | None]] = set()
+        self._titles: dict[str, str] = {}
+        self._sessions: list[tuple[Session, Outcome]] = []
+        self._files: dict[str, tuple[int, int, int, int | None]] | None = None
+
+    def close(self) -> None:
+        """Ends the helper thread."""
+        self._pool.shutdown()
+
+    def known(self, found: Found) -> bool:
+        """Whether the file is just as it was when it was recorded last."""
+        if self._files is None:
+            rows = self.journal.con.execute("select path, size, mtime_ns, inode, gone_at from file")
+            self._files = {row[0]: row[1:] for row in rows}
+        return self._files.get(str(found.path)) == (*found.stat, None)
+
+    def add(self, found: Found, *, again: bool = False) -> Outcome:
+        """Records a file as far as it goes. `again`: also one that was forgotten."""
+        outcome = Outcome(found.path, found.cli, found.agent, subagents=found.subagents)
+        if self.label is None and self.known(found):
+            return outcome
+        session = Session(self.journal, found, self.label)
+        try:
+            session.open()
+            if is_forgotten(self.journal.con, found.cli, found.conversation):
+                if not again:
+                    outcome.status = "forgotten"
+                    return outcome
+                remember(self.journal, found.cli, found.conversation)
+            self.follow(session, outcome)
+        except Empty:
+            outcome.status = "empty"
+            outcome.damage = session.damage_so_far()
+        except FileNotFoundError:
+            outcome.status = "failed"
+            outcome.warnings.append("it is gone")
+        except (BeyondError, OSError) as error:
+            outcome.status = "failed"
+            outcome.warnings.append(error.strerror or str(error) if isinstance(error, OSError) else str(error))
+            if isinstance(error, BeyondError) and error.exit_code == 2 and not self._is_file_trouble(error):
+                raise
+        return outcome
+
+    @staticmethod
+    def _is_file_trouble(error: BeyondError) -> bool:
+        from beyond.errors import SourceError
+
+        return isinstance(error, SourceError)
+
+    def follow(self, session: Session, outcome: Outcome, *, always: bool = True) -> None:
+        """Takes in what a session's file holds now."""
+        for batch in session.batches(self._builder, always=always):
+            self._waiting.append((session, batch, outcome))
+            if session.more or self._builder.size >= _FLUSH or not always:
+                self.flush()
+        self._sessions.append((session, outcome))
+
+    def flush(self) -> None:
+        """Writes what is waiting."""
+        if not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, []
+        late = append(self.journal, self._builder, [batch for _, batch, _ in waiting])
+        missed = {id(batch) for batch in late}
+        for session, batch, outcome in waiting:
+            if id(batch) in missed:
+                self._retry(session, outcome)
+            else:
+                self._written(session, batch, outcome)
+
+    def _written(self, session: Session, batch: Batch, outcome: Outcome) -> None:
+        first = session.new_lines == 0 and batch.expected_lines == 0 and not session.rewritten
+        session.done(batch)
+        thread = session.threads["main"]
+        outcome.run = thread.run
+        outcome.title = session.ingester.facts.title
+        outcome.new_events = session.new_events
+        outcome.new_lines = session.new_lines
+        outcome.damage = batch.damage
+        outcome.warnings = list(session.ingester.facts.warnings)
+        if session.rewritten:
+            outcome.status = "rewritten"
+        elif first and session.created:
+            outcome.status = "new"
+        elif session.new_lines or session.new_events:
+            outcome.status = "new" if outcome.status == "new" else "extended"
+        key = (batch.cli, batch.conversation)
+        if session.new_events or session.created:
+            self._touched.add(key)
+        if session.found.tool_id:
+            self._calls[(*key, session.found.agent)] = session.found.tool_id
+        for agent, tool_id in session.ingester.facts.subagents.items():
+            self._calls.setdefault((*key, agent), tool_id)
+
+    def _retry(self, session: Session, outcome: Outcome) -> None:
+        """Another process got there first: compare with what it wrote."""
+        for _ in range(20):
+            again = Session(self.journal, session.found.look(), self.label)
+            again.open()
+            ok = True
+            for batch in again.batches(self._builder):
+                if append(self.journal, self._builder, [batch]):
+                    ok = False
+                    break
+                self._written(again, batch, outcome)
+            if ok:
+                return
+        raise BeyondError(f"{session.found.path} is written faster than it can be recorded: try again")
+
+    def finish(self) -> None:
+        """Writes the rest, and what is known only from several files together: parents and titles."""
+        self.flush()
+        for session, _ in self._sessions:
+            summaries = getattr(session.ingester, "summaries", None)
+            if summaries is not None:
+                self._titles.update(summaries())
+        if self._touched or self._titles:
+            relate(self.journal, self._touched, self._calls, self._owned_titles())
+        self._touched, self._calls, self._titles, self._sessions = set(), {}, {}, []
+
+    def _owned_titles(self) -> dict[int, str]:
+        """Summary titles by the run that holds the message which they end with."""
+        out: dict[int, str] = {}
+        for leaf, title in self._titles.items():
+            for session, _ in self._sessions:
+                thread = session.threads.get("main")
+                if thread is not None and thread.run_id is not None and leaf in session.ingester.threads["main"].keys:
+                    out[thread.run_id] = title
+        return out
+
+    def mark_gone(self, roots: Iterable[Path], seen: set[str]) -> list[str]:
+        """Notes sources that are no longer in a store that was looked through. Nothing recorded is dropped."""
+        prefixes = tuple(f"{root}{os.sep}" for root in roots if root.is_dir())
+        if self._files is None or not prefixes:
+            return []
+        gone = [
+            path
+            for path, row in self._files.items()
+            if row[3] is None and path not in seen and path.startswith(prefixes) and not os.path.exists(path)
+        ]
+        if gone:
+            with self.journal.write() as con:
+                con.executemany("update file set gone_at = ? where path = ?", [(now_ms(), path) for path in gone])
+        return gone
+
+
+def record(
+    journal: Journal,
+    founds: Iterable[Found],
+    *,
+    label: str | None = None,
+    again: bool = False,
+    progress: Callable[[Found], None] | None = None,
+) -> list[Outcome]:
+    """Records files; one outcome each, in order."""
+    recorder = Recorder(journal, label)
+    try:
+        outcomes = []
+        for found in founds:
+            if progress is not None:
+                progress(found)
+            outcomes.append(recorder.add(found, again=again))
+        recorder.finish()
+        return outcomes
+    finally:
+        recorder.close()
+
+
+def find(what: str | None, cli: str | None) -> list[Found]:
+    """The transcripts that WHAT names: a file, a conversation's id, or nothing (the newest of this directory).
+
+    A conversation comes with its subagents. Raises `NotFound`.
+    """
+    names = [cli] if cli else list(agents.AGENTS)
+    if what is None:
+        return newest_here(names)
+    path = Path(what)
+    if path.is_dir() or (path.exists() and not path.is_dir()) or os.sep in what or what.endswith(".jsonl"):
+        found = identify(path)
+        if cli and found.cli != cli:
+            found.cli = cli
+        return [found, *_subagents(found)]
+    if not SAFE_ID.match(what):
+        raise NotFound(f"{what!r} is no file and no conversation's id: give one of the two, or --all")
+    hits = [f for name in names for f in agents.conversations(name) if f.conversation == what]
+    if not hits:
+        raise NotFound(f"no conversation {what} in the stores here: see `bnd doctor` for where they are looked for")
+    return hits
+
+
+def _subagents(found: Found) -> list[Found]:
+    if found.agent != "main" or found.conversation is None:
+        return []
+    folder = found.path.parent.parent if found.cli == "kimi" else found.path.parent
+    if found.cli == "claude":
+        from beyond.store import claude_subagents
+
+        return list(claude_subagents(str(found.path.with_suffix("") / "subagents"), found.conversation))
+    return [
+        Found("kimi", wire, found.conversation, wire.parent.name).look()
+        for wire in sorted(folder.glob("*/wire.jsonl"))
+        if wire.parent.name != found.agent
+    ]
+
+
+def newest_here(names: Iterable[str], directory: Path | None = None) -> list[Found]:
+    """The newest conversation whose project is the current directory (or holds it), with its subagents."""
+    here = os.path.realpath(directory or Path.cwd())
+    best: Found | None = None
+    for name in names:
+        for found in agents.conversations(name):
+            if found.agent != "main" or (best is not None and found.stat[1] <= best.stat[1]):
+                continue
+            if agents.belongs_to(found, here):
+                best = found
+    if best is None:
+        looked = ", ".join(str(agents.home(n)) for n in names)
+        raise NotFound(f"no conversation of {here} in {looked}: start an agent here, or use `bnd record --all`")
+    return [best, *_subagents(best)]
