@@ -395,7 +395,8 @@ class ClaudeIngester:
                 self._requests[message_id] = request
         else:
             key = _string(record, "uuid") or f"{record.get('timestamp')}"
-        usage.usage_key = key
+        # A copy in another file keeps id, request and time; an id alone is not trusted to be unique there.
+        usage.usage_key = f"{message_id or key}\0{request or ''}\0{record.get('timestamp')}"
         if tree.usage(key, usage, len(events)) and not known:
             events.append(usage)
         return events

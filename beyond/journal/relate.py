@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from beyond.journal import Journal
 
@@ -18,10 +18,12 @@ def relate(
     Writes only what changes."""
     con = journal.con
     changes: list[tuple[str, tuple[object, ...]]] = []
-    for key in sorted(conversations, key=str):
+    keys = set(conversations)
+    for key in sorted(keys, key=str):
         changes += _parents(con, key, calls)
-        changes += _native_fork(con, key)
         changes += _open_calls(con, key)
+    for key in sorted(keys | _copies(con, keys), key=str):
+        changes += _native_fork(con, key)
     for run, title in titles.items():
         row = con.execute("select title, coalesce(title_rank, -1) from run where id = ?", (run,)).fetchone()
         if row and row[1] <= 1 and row[0] != title:
@@ -36,6 +38,21 @@ def _runs(con: sqlite3.Connection, key: Key) -> list[tuple[int, str, int | None,
     return con.execute(
         "select id, agent, parent, parent_seq, relation from run where cli = ? and conversation is ? order by id", key
     ).fetchall()
+
+
+def _copies(con: sqlite3.Connection, keys: Iterable[Key]) -> set[Key]:
+    """Conversations that repeat API messages of these: recorded earlier, they find their original only now."""
+    found: set[Key] = set()
+    for key in keys:
+        found.update(
+            con.execute(
+                "select distinct c.cli, c.conversation from run r join event e on e.run = r.id and e.counted = 1 "
+                "join event o on o.usage_key = e.usage_key and o.counted = 0 join run c on c.id = o.run "
+                "where r.cli = ? and r.conversation is ? and e.usage_key is not null",
+                key,
+            )
+        )
+    return found
 
 
 def _parents(
@@ -124,12 +141,36 @@ def _native_fork(con: sqlite3.Connection, key: Key) -> list[tuple[str, tuple[obj
 
 def _open_calls(con: sqlite3.Connection, key: Key) -> list[tuple[str, tuple[object, ...]]]:
     changes: list[tuple[str, tuple[object, ...]]] = []
-    for (run, *_) in _runs(con, key):
+    for run, *_ in _runs(con, key):
         (open_calls,) = con.execute(
             "select count(*) from event where run = ? and kind = 'tool_call' and active = 1 and result_seq is null", (run,)
         ).fetchone()
         (ended,) = con.execute("select ended from run where id = ?", (run,)).fetchone()
         wanted = "incomplete" if open_calls else "complete"
-        if ended != "live" and ended != wanted:
+        followed = con.execute("select 1 from recorder where run = ?", (run,)).fetchone()
+        if not followed and ended != wanted:
             changes.append(("update run set ended = ? where id = ?", (wanted, run)))
     return changes
+
+
+def follow(journal: Journal, runs: Iterable[int], pid: int, now: int) -> None:
+    """Notes that a process follows these runs: they are live."""
+    with journal.write() as con:
+        for run in runs:
+            con.execute("delete from recorder where run = ?", (run,))
+            con.execute("insert into recorder (run, pid, since) values (?, ?, ?)", (run, pid, now))
+            con.execute("update run set ended = 'live' where id = ?", (run,))
+
+
+def unfollow(journal: Journal, alive: Callable[[int], bool]) -> None:
+    """Ends the following of every run whose process is not `alive` any more. Writes only where there is one."""
+    rows = [(run, pid) for run, pid in journal.con.execute("select run, pid from recorder") if not alive(pid)]
+    if not rows:
+        return
+    marks = ", ".join("?" * len(rows))
+    runs = [run for run, _ in rows]
+    with journal.write() as con:
+        con.execute(f"delete from recorder where run in ({marks})", runs)  # noqa: S608
+        con.execute(f"update run set ended = 'complete' where id in ({marks})", runs)  # noqa: S608
+    keys = set(journal.con.execute(f"select cli, conversation from run where id in ({marks})", runs))  # noqa: S608
+    relate(journal, keys, {}, {})

@@ -14,7 +14,7 @@ from beyond.errors import BeyondError, NotFound
 from beyond.journal import Journal, now_ms
 from beyond.journal.append import Batch, PackBuilder, append
 from beyond.journal.forget import is_forgotten, remember
-from beyond.journal.relate import relate
+from beyond.journal.relate import relate, unfollow
 from beyond.record.session import Empty, Session
 from beyond.store import SAFE_ID, Found, identify
 
@@ -80,11 +80,11 @@ class Recorder:
         session = Session(self.journal, found, self.label)
         try:
             session.open()
-            if is_forgotten(self.journal.con, found.cli, found.conversation):
+            if is_forgotten(self.journal.con, found.cli, found.conversation, session.first_hash):
                 if not again:
                     outcome.status = "forgotten"
                     return outcome
-                remember(self.journal, found.cli, found.conversation)
+                remember(self.journal, found.cli, found.conversation, session.first_hash)
             self.follow(session, outcome)
         except Empty:
             outcome.status = "empty"
@@ -175,6 +175,7 @@ class Recorder:
         if self._touched or self._titles:
             relate(self.journal, self._touched, self._calls, self._owned_titles())
         self._touched, self._calls, self._titles, self._sessions = set(), {}, {}, []
+        unfollow(self.journal, process_alive)
 
     def _owned_titles(self) -> dict[int, str]:
         """Summary titles by the run that holds the message which they end with."""
@@ -200,6 +201,17 @@ class Recorder:
             with self.journal.write() as con:
                 con.executemany("update file set gone_at = ? where path = ?", [(now_ms(), path) for path in gone])
         return gone
+
+
+def process_alive(pid: int) -> bool:
+    """Whether there is a process with this id."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def record(

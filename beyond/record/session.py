@@ -70,7 +70,7 @@ class Session:
         self.new_events = 0
         self.rewritten = False
         self.threads: dict[str, Thread] = {}
-        self._first_hash = b""
+        self.first_hash = b""
         self._older: set[bytes] = set()
         self._fed = 0
         self.shrunk = False
@@ -99,7 +99,7 @@ class Session:
             first = file.readline()
             if not first.endswith(b"\n") and not _complete(first):
                 raise Empty
-            self._first_hash = tagged_hash(first.rstrip(b"\r\n"))
+            self.first_hash = tagged_hash(first.rstrip(b"\r\n"))
             if self.found.conversation is None:
                 self.found.conversation = self._conversation_inside(file)
             run_id = self._known_path() or self._matching_run(file)
@@ -137,7 +137,7 @@ class Session:
         """A recorded run of the same conversation of which this file is a prefix or an extension."""
         rows = self.journal.con.execute(
             "select id from run where cli = ? and conversation is ? and agent = ? and first_hash = ? order by id",
-            (self.found.cli, self.found.conversation, self.found.agent, self._first_hash),
+            (self.found.cli, self.found.conversation, self.found.agent, self.first_hash),
         ).fetchall()
         for (run_id,) in rows:
             source = self._sources_of(run_id)[-1][1]
@@ -189,13 +189,7 @@ class Session:
             self.shrunk = True
             lines, offset = con.execute("select lines, bytes from source where id = ?", (gens[-1][1],)).fetchone()
         latest = gens[-1][0] + (0 if same else 1)
-        self.ingester = agents.make_ingester(self.found.cli, self.found.conversation, project, self.found.agent)
-        self._load_threads(run_id, first_hash)
-        for generation, source in gens[:-1] if same else gens:
-            self._feed_recorded(generation, source, latest)
-            tail_line, tail = self._tail_of(source)
-            if tail_line and tail:
-                self._feed(generation, self._count(source) + 1, 0, tail)
+        self._replay(run_id, first_hash, project, gens[:-1] if same else gens, latest)
         if not same:  # earlier lines were rewritten: read the file whole, take only the lines that are new
             self.rewritten = True
             self.generation = latest
@@ -211,6 +205,34 @@ class Session:
             self._fed = lines + 1
         (damage,) = con.execute("select damage from source where id = ?", (self.source_id,)).fetchone()
         self._stored_damage = len(damage) if damage else 0
+
+    def _replay(
+        self, run_id: int, first_hash: bytes, project: str | None, gens: list[tuple[int, int]], latest: int
+    ) -> None:
+        """Feeds recorded generations to a new ingester."""
+        self.ingester = agents.make_ingester(self.found.cli, self.found.conversation, project, self.found.agent)
+        self._load_threads(run_id, first_hash)
+        for generation, source in gens:
+            self._feed_recorded(generation, source, latest)
+            tail_line, tail = self._tail_of(source)
+            if tail_line and tail:
+                self._feed(generation, self._count(source) + 1, 0, tail)
+
+    def rederive(self, run_id: int) -> list[tuple[str, int]]:
+        """Derives a recorded run again, from the journal alone. Returns (run, number of events that come out
+        otherwise than they are stored)."""
+        row = self.journal.con.execute("select project, first_hash from run where id = ?", (run_id,)).fetchone()
+        gens = self._sources_of(run_id)
+        self.sources = dict(gens)
+        self._replay(run_id, row[1], row[0], gens, gens[-1][0])
+        self._absorb(self.ingester.flush(self._assign))
+        differing = []
+        for batch in self._thread_batches({}):
+            thread = next(t for t in self.threads.values() if t.run == batch.run)
+            wrong = len(batch.changed) + max(thread.next_seq - thread.expected, 0)
+            if wrong:
+                differing.append((batch.run, wrong))
+        return differing
 
     def _count(self, source: int) -> int:
         (lines,) = self.journal.con.execute("select lines from source where id = ?", (source,)).fetchone()
@@ -319,7 +341,7 @@ class Session:
             stat=self.found.stat,
             cli=self.found.cli,
             conversation=self.found.conversation,
-            first_hash=self._first_hash,
+            first_hash=self.first_hash,
             generation=self.generation,
             source_id=self.source_id,
             sources=dict(self.sources),
@@ -370,7 +392,7 @@ class Session:
                 self.ingester.feed(self.generation, self._fed, offset, file.read(len(self.tail)))
         main = self.threads.get("main")
         if main is not None and main.run_id is not None:
-            self._load_threads(main.run_id, self._first_hash)
+            self._load_threads(main.run_id, self.first_hash)
             self._absorb(self.ingester.flush(self._assign))
             return {}
         self.threads = {}
@@ -392,7 +414,7 @@ class Session:
         """An id for a new run; another one with the same key (a file that parted from it) makes it the next."""
         salt = 0
         while True:
-            run = run_id_of(self.found.cli, self.found.conversation, agent, self._first_hash, salt)
+            run = run_id_of(self.found.cli, self.found.conversation, agent, self.first_hash, salt)
             if not self.journal.con.execute("select 1 from run where run = ?", (run,)).fetchone():
                 return run
             salt += 1

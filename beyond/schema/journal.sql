@@ -135,9 +135,15 @@ create table note (
 );
 
 create table forgotten (
-    hash blob primary key,          -- sha256 of agent CLI and conversation: no text of it is left
+    hash blob primary key,          -- sha256 of agent CLI, conversation and first line: no text of it is left
     forgotten_at integer not null   -- when
 ) without rowid;
+
+create table recorder (
+    run integer primary key,        -- run that is being followed (run.id)
+    pid integer not null,           -- process that follows it
+    since integer not null          -- when it began
+);
 
 -- What was recorded stays. Only `forget` and `gc` delete, and say so in `meta` for the length of their transaction.
 create trigger event_once before insert on event

@@ -1,0 +1,190 @@
+"""Recording while it happens: new conversations and new lines, within a second."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from beyond import agents
+from beyond.errors import BeyondError, JournalBusy
+from beyond.journal import Journal, now_ms, relate
+from beyond.record import Outcome, Recorder, find, process_alive
+from beyond.record.session import Empty, Session
+from beyond.store import Found
+
+#: Seconds between two looks at the followed files, and between two looks for new ones.
+POLL, SCAN = 0.2, 0.6
+
+
+class Follower:
+    """Follows the conversations of one directory (or all, or the ones named), until stopped."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        names: list[str],
+        *,
+        directory: Path | None,
+        named: list[Found] | None,
+        label: str | None,
+        tell: Callable[[Outcome], None],
+    ) -> None:
+        self._recorder = Recorder(journal, label)
+        self._journal = journal
+        self._names = names
+        self._directory = directory
+        self._named = named
+        self._label = label
+        self._tell = tell
+        self._open: dict[str, Session] = {}
+        self._ignored: dict[str, tuple[int, int, int]] = {}
+        self._here: dict[str, bool] = {}
+        self._complained: set[str] = set()
+        self.stop = threading.Event()
+
+    def run(self) -> None:
+        """Follows until `stop` is set."""
+        try:
+            scanned = 0.0
+            while not self.stop.is_set():
+                now = time.monotonic()
+                if now - scanned >= SCAN or scanned == 0.0:
+                    for found in self._candidates():
+                        self._take_up(found)
+                    scanned = now
+                for path, session in list(self._open.items()):
+                    self._look(path, session)
+                self._recorder.finish()
+                self.stop.wait(POLL)
+        finally:
+            for path, session in list(self._open.items()):
+                self._look(path, session)
+            self._recorder.finish()
+            relate.unfollow(self._journal, lambda pid: pid != os.getpid() and process_alive(pid))
+            self._recorder.close()
+
+    def _candidates(self) -> Iterator[Found]:
+        if self._named is not None:
+            yield from self._named
+            main = self._named[0]
+            with contextlib.suppress(BeyondError, OSError):
+                yield from find(str(main.path), main.cli)[1:]
+            return
+        for name in self._names:
+            for found in agents.conversations(name):
+                if self._directory is None or self._belongs(found):
+                    yield found
+
+    def _belongs(self, found: Found) -> bool:
+        """Whether a file is of this directory; asked once for each, as long as the answer can't change."""
+        key = f"{found.cli}\0{found.conversation}"
+        if found.agent != "main" and found.conversation is not None:
+            return self._here.get(key, False)
+        if not self._here.get(key):
+            try:
+                self._here[key] = agents.belongs_to(found, str(self._directory))
+            except OSError:
+                return False
+        return self._here[key]
+
+    def _take_up(self, found: Found) -> None:
+        path = str(found.path)
+        if path in self._open or self._ignored.get(path) == found.stat:
+            return
+        self._start(found)
+
+    def _start(self, found: Found) -> None:
+        path = str(found.path)
+        session = Session(self._journal, found, self._label)
+        outcome = Outcome(found.path, found.cli, found.agent)
+        try:
+            found.look()
+            session.open()
+            self._recorder.follow(session, outcome)
+            self._recorder.finish()
+        except Empty:
+            self._ignored[path] = found.stat
+            return
+        except (BeyondError, OSError) as error:
+            if isinstance(error, JournalBusy):
+                return
+            self._ignored[path] = found.stat
+            if path not in self._complained:
+                self._complained.add(path)
+                outcome.status, outcome.warnings = "failed", [str(error)]
+                self._tell(outcome)
+            return
+        self._open[path] = session
+        self._set_live(session)
+        self._tell(outcome)
+
+    def _look(self, path: str, session: Session) -> None:
+        before = session.found.stat
+        try:
+            session.found.look()
+        except OSError:
+            return  # gone: what is recorded stays; it may come back
+        if session.found.stat == before:
+            return
+        try:
+            if session.found.stat[2] != before[2] or session.overtaken():
+                del self._open[path]
+                self._start(session.found)
+                return
+            outcome = Outcome(session.found.path, session.found.cli, session.found.agent)
+            lines = session.new_lines
+            events = session.new_events
+            self._recorder.follow(session, outcome, always=False)
+            if session.new_events > events or session.new_lines > lines:
+                outcome.new_events = session.new_events - events
+                outcome.new_lines = session.new_lines - lines
+                outcome.status = "extended"
+                self._tell(outcome)
+        except JournalBusy:
+            session.found.stat = before
+        except OSError:
+            del self._open[path]
+
+    def _set_live(self, session: Session) -> None:
+        ids = [t.run_id for t in session.threads.values() if t.run_id is not None]
+        if ids:
+            relate.follow(self._journal, ids, os.getpid(), now_ms())
+
+
+def follow(
+    settings: Any,
+    names: list[str],
+    *,
+    what: str | None,
+    everything: bool,
+    label: str | None,
+    report: Callable[..., int],
+) -> int:
+    """Follows until Ctrl-C or SIGTERM, which are a normal end. Returns the exit code."""
+    named = find(what, names[0] if len(names) == 1 else None) if what else None
+    directory = None if everything or named else Path.cwd().resolve()
+
+    def tell(outcome: Outcome) -> None:
+        report([outcome], as_json=settings.json, quiet=settings.quiet, verbose=settings.verbose)
+        sys.stdout.flush()
+
+    with Journal.open(settings.journal) as journal:
+        follower = Follower(journal, names, directory=directory, named=named, label=label, tell=tell)
+
+        def stop(*_: object) -> None:
+            follower.stop.set()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, stop)
+        if not settings.quiet and not settings.json:
+            place = "every store here" if everything else what or str(directory)
+            print(f"following {place}: Ctrl-C ends it", file=sys.stderr, flush=True)
+        follower.run()
+    return 0
