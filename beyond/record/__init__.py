@@ -245,7 +245,9 @@ def find(what: str | None, cli: str | None) -> list[Found]:
     if what is None:
         return newest_here(names)
     path = Path(what)
-    if path.is_dir() or (path.exists() and not path.is_dir()) or os.sep in what or what.endswith(".jsonl"):
+    if "\0" in what:
+        raise NotFound("a name with a NUL byte is no file and no conversation's id: give one of the two, or --all")
+    if os.sep in what or what.endswith(".jsonl") or os.path.lexists(what):
         found = identify(path)
         if cli and found.cli != cli:
             found.cli = cli

@@ -1,0 +1,532 @@
+"""Kimi Code's transcripts: ``sessions/wd_<slug>_<hash>/<conversation>/agents/<agent>/wire.jsonl``.
+
+Format facts: the wires of 0.28.0, 0.29.0 (protocol 1.4) and 2.1.0 (1.5) in ``tests/fixtures/kimi``; where these are
+silent, the engine's public source (MoonshotAI/kimi-code: record types, origins, undo, deferral of messages).
+
+The file is a linear log: a record with events is a node that hangs on the one before it. Three things bend the line:
+`context.undo` goes back before a prompt; a message that comes while calls are open is a step after their results (the
+engine defers it); a call written after the result of a sibling doesn't depend on that result.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any, ClassVar
+
+import orjson
+
+from beyond.event import USAGE_PART, Places
+from beyond.ingest.base import Damage, Event, Facts, NotARecord, count, milliseconds, parse, text_of
+from beyond.ingest.tree import NONE, Delta, Tree
+
+#: Families of records that carry no step: settings, measurements, notices, mirrors of other records.
+BOOKKEEPING = frozenset(
+    "agent config cron environment file_history forked full_compaction goal human interaction interruptionReminder llm "
+    "mcp metadata micro_compaction permission plan plan_mode plugin profile prompt runtime staleGuard subagent "
+    "swarm_mode task token_counting tools tower_mode usage".split()
+)
+SILENT = frozenset(("context.undo", "context.undone", "context.update_token_count"))
+#: Why a step ended early where it is no wish of the user.
+FAILURES = frozenset(("error", "max_steps", "filtered", "blocked"))
+#: Nesting of a tool's input above this does not survive canonical JSON.
+MAX_INPUT_DEPTH = 200
+_KNOWN_PROTOCOL = re.compile(r"1\.[0-5]")
+_CWD = re.compile(r"current working directory is `([^`\n]+)`")
+#: How the result of a call names the subagents that it started.
+_AGENT_IDS = {
+    "Agent": re.compile(r"\A(?:[^\n]+\n)*?agent_id: (\S+)"),
+    "AgentSwarm": re.compile(r"<subagent [^<>]*?\bagent_id=\"([^\"]+)\""),
+}
+_BREAK = "[^\\s\"'`<>|;]"
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _string(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _blocks(content: Any) -> list[Any]:
+    return content if isinstance(content, list) else [] if content is None else [content]
+
+
+def _text(content: Any) -> str:
+    """A result's output: its text parts one below the other, else its JSON."""
+    parts = content if isinstance(content, list) else []
+    texts = [b["text"] for b in map(_dict, parts) if b.get("type") == "text" and isinstance(b.get("text"), str)]
+    if texts and len(texts) == len(parts):
+        return "\n".join(texts)
+    return "" if content is None else text_of(content)
+
+
+def _block_event(kind: str, block: Any, part: int) -> Event:
+    form, text = _dict(block).get("type"), _dict(block).get("text")
+    if form == "text" and isinstance(text, str):
+        return Event(kind, part, text)
+    if form in ("think", "thinking") and kind == "assistant_msg":
+        return Event("thinking", part, text_of(block.get("think") or block.get(form) or block.get("encrypted") or ""))
+    return Event(kind, part, text_of(block))
+
+
+def _user_events(content: Any, origin: dict[str, Any]) -> list[Event]:
+    """A message with role `user` is a prompt by where it came from, as for the engine's own undo; or a notice."""
+    came = origin.get("kind")
+    if came == "injection":
+        return []
+    prompt = came in (None, "user")
+    prompt = prompt or (came == "system_trigger" and origin.get("name") == "subagent")
+    prompt = prompt or (came in ("skill_activation", "plugin_command") and origin.get("trigger") == "user-slash")
+    kind = "user_msg" if prompt else "meta"
+    events = [_block_event(kind, block, part) for part, block in enumerate(_blocks(content))]
+    for event in events:
+        event.mark = "compaction" if came == "compaction_summary" else None
+    return events
+
+
+def _call_event(part: int, name: Any, tool_id: Any, args: Any) -> Event:
+    level = [args]
+    for _ in range(MAX_INPUT_DEPTH):
+        level = [x for v in level if isinstance(v, dict | list) for x in (v.values() if isinstance(v, dict) else v)]
+        if not level:
+            break
+    else:
+        raise NotARecord("nested too deep")
+    event = Event("tool_call", part, text_of({} if args is None else args), value=args)
+    event.tool, event.tool_id = _string(name), _string(tool_id)
+    event.path = _string(_dict(args).get("path")) or _string(_dict(args).get("file_path"))
+    return event
+
+
+def _result_event(tool_id: Any, output: Any, failed: bool) -> Event:
+    return Event("tool_result", 0, _text(output), tool_id=_string(tool_id), is_error=failed)
+
+
+def _message_events(message: dict[str, Any]) -> list[Event]:
+    role, content = message.get("role"), message.get("content")
+    if role == "user":
+        return _user_events(_blocks(content) or "", _dict(message.get("origin")))
+    if role == "tool":
+        return [_result_event(message.get("toolCallId"), content, message.get("isError") is True)]
+    if role != "assistant":
+        return [Event("meta", 0, text_of(message))]
+    events = [_block_event("assistant_msg", block, part) for part, block in enumerate(_blocks(content))]
+    for call in map(_dict, _blocks(message.get("toolCalls"))):
+        inner = _dict(call.get("function")) or call  # nested before protocol 1.1
+        args = inner.get("arguments")
+        try:
+            args = orjson.loads(args) if isinstance(args, str) else args
+        except orjson.JSONDecodeError:
+            pass
+        events.append(_call_event(len(events), inner.get("name"), call.get("id"), args))
+    return events
+
+
+def _loop_events(event: dict[str, Any]) -> list[Event]:
+    kind, result = event.get("type"), event.get("result")
+    if kind in ("step.begin", "step.end"):
+        return _usage_events(event.get("usage"))
+    if kind == "tool.result":
+        failed = any(_dict(o).get(key) is True for o in (result, event) for key in ("isError", "is_error"))
+        output = result.get("output") if isinstance(result, dict) else result
+        return [_result_event(event.get("toolCallId"), output, failed)]
+    if kind == "content.part":
+        only = _block_event("assistant_msg", event.get("part"), 0)
+    elif kind == "tool.call":
+        only = _call_event(0, event.get("name"), event.get("toolCallId"), event.get("args"))
+    else:
+        return [Event("meta", 0, text_of(event))]
+    only.group = _string(event.get("stepUuid"))
+    return [only]
+
+
+def _usage_events(usage: Any) -> list[Event]:
+    if not isinstance(usage, dict):
+        return []
+    event = Event("usage", USAGE_PART, None, usage=usage)
+    numbers = [count(usage.get(key)) for key in ("inputOther", "output", "inputCacheRead", "inputCacheCreation")]
+    event.tokens = (numbers[0], numbers[1], numbers[2], numbers[3])
+    return [event]
+
+
+def _turn_events(kind: str, record: dict[str, Any]) -> list[Event]:
+    reason, said = record.get("reason"), None
+    if kind == "turn.prompt":
+        return _user_events(record.get("input"), _dict(record.get("origin")))
+    if kind == "turn.step.interrupted" and reason not in FAILURES:
+        return [Event("meta", 0, text_of(record))]
+    if kind == "turn.step.interrupted":
+        said = record.get("message") or reason
+    elif kind == "turn.step.retrying":
+        said = record.get("errorMessage") or record.get("errorName") or "retrying"
+    elif kind == "turn.ended" and reason == "failed":
+        said = _dict(record.get("error")).get("message") or record.get("error") or reason
+    return [] if said is None else [Event("error", 0, text_of(said), is_error=True)]
+
+
+def events_of(record: dict[str, Any]) -> list[Event]:
+    """All events that a record can give, by itself. Which of them count depends on the lines before it."""
+    kind = record.get("type")
+    if not isinstance(kind, str):
+        raise NotARecord("an object without a type")
+    if kind == "context.append_loop_event" and isinstance(record.get("event"), dict):
+        events = _loop_events(record["event"])
+    elif kind == "context.append_message" and isinstance(record.get("message"), dict):
+        events = _message_events(record["message"])
+    elif kind == "usage.record":
+        events = _usage_events(record.get("usage"))
+    elif kind.startswith("turn."):
+        events = _turn_events(kind, record)
+    elif kind in SILENT or kind.partition(".")[0] in BOOKKEEPING:
+        return []
+    else:
+        events = [Event("meta", 0, None)]
+        said: Any = record
+        if kind == "context.apply_compaction":
+            summary = record.get("summary")  # a whole message, in the oldest
+            said = _text(summary.get("content")) if isinstance(summary, dict) else summary
+            said, events[0].mark = said or record.get("contextSummary") or record, "compaction"
+        elif kind == "context.clear":
+            said, events[0].mark = "Context cleared", "clear"
+        events[0].content = text_of(said)
+    ts = milliseconds(record.get("time"))
+    for event in events:
+        event.ts = ts
+    return events
+
+
+def content_of(raw: bytes) -> dict[int, Event]:
+    """The events of a line by part, for reading content back from the journal."""
+    return {event.part: event for event in events_of(parse(raw))}
+
+
+def _hash(*texts: str | None) -> str:
+    return blake2b("\0".join(t or "" for t in texts).encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+
+
+def _words(content: Any) -> str:
+    """A hash of a message's words: by it a prompt and its delivery into the context are known to be one."""
+    blocks = _blocks(content)
+    texts = [b if isinstance(b, str) else _dict(b).get("text") for b in blocks]
+    return _hash(*([t for t in texts if isinstance(t, str)] or [text_of(blocks)]))
+
+
+class KimiIngester:
+    """Reads the wire of one agent. Lines of a later generation of the file that say what is known add nothing."""
+
+    __slots__ = (
+        "_absorbed", "_agent", "_agents", "_alias", "_anchors", "_appends", "_boundary", "_content", "_counts",
+        "_deferred", "_failed", "_last", "_linked", "_number", "_open", "_owed", "_request_model", "_resume", "_slot",
+        "_steers", "_step", "_steps", "_tree", "_ts", "_undone", "_working", "damage", "facts", "places", "stale",
+        "threads",
+    )  # fmt: skip
+    cli: ClassVar[str] = "kimi"
+
+    def __init__(self, conversation: str | None = None, root: str | None = None, agent: str = "main") -> None:
+        self.facts = Facts(conversation=conversation, project=root)
+        self.damage: list[Damage] = []
+        self.stale = self._linked = self._appends = self._working = self._failed = False
+        self.places = self._make_places()
+        self._tree = Tree(lambda: self.places)
+        self.threads: dict[str, Tree] = {"main": self._tree}
+        self._agent, self._number, self._last = agent, 0, (-1, 0)
+        self._ts: int | None = None
+        #: How often a record without an id was seen in this pass; keys of records that repeat another one's event.
+        self._counts: dict[str, int] = {}
+        self._absorbed: set[str] = set()
+        self._request_model: str | None = None
+        self._alias: str | None = None
+        #: The step at work, its open calls, its last node, the node that a call after a result hangs on.
+        self._step: str | None = None
+        self._open: set[str] = set()
+        self._content = self._resume = NONE
+        #: Usage that one record of this step gave and its twin still owes.
+        self._owed: list[tuple[bool, tuple[int, ...]]] = []
+        #: By call id: the newest step with it, and how its result names subagents.
+        self._steps: dict[str, str | None] = {}
+        self._agents: dict[str, re.Pattern[str]] = {}
+        #: The newest turn.prompt until it reaches the context: its id, its words, whether it has an anchor.
+        self._slot: tuple[str | None, str, bool] | None = None
+        self._steers: list[str] = []
+        #: Messages that wait for open calls: key, node, number of the anchor.
+        self._deferred: list[tuple[str, int, int]] = []
+        #: The nodes before the prompts that can be undone, and what no undo goes behind.
+        self._anchors: list[int] = []
+        self._boundary = NONE
+        self._undone: Any = None
+
+    def _make_places(self) -> Places:
+        conversation, store = self.facts.conversation, None
+        if conversation:  # the look-behind: else a long text without a break is searched from each of its characters
+            store = rf"(?<!{_BREAK}){_BREAK}*/sessions/wd_[a-z0-9._-]+_[0-9a-f]{{12}}/{re.escape(conversation)}"
+        return Places(self.facts.project, conversation, store, "/sessions/wd_")
+
+    def feed(self, source: int, number: int, offset: int, raw: bytes) -> None:
+        try:
+            record = parse(raw)
+            events, self._ts = events_of(record), milliseconds(record.get("time", record.get("created_at")))
+        except (NotARecord, RecursionError, OverflowError) as error:
+            if raw.strip(b" \t\r"):
+                what = {RecursionError: "nested too deep", OverflowError: "a number out of range"}.get(type(error))
+                self.damage.append(Damage(number, offset, len(raw), what or str(error)))
+            return
+        left, right = len(raw) - len(raw.lstrip(b"\0")), len(raw) - len(raw.rstrip(b"\0"))
+        if left:
+            self.damage.append(Damage(number, offset, left, "NUL bytes before a record"))
+        if right:
+            self.damage.append(Damage(number, offset + len(raw) - right, right, "NUL bytes after a record"))
+        if source != self._last[0] or number <= self._last[1]:  # another pass, or another generation of the file
+            self._counts.clear()
+            self._slot = None
+        self._last, self._number = (source, number), number
+        for event in events:
+            event.source, event.line = source, number
+        self._note_facts(record)
+        self._read(record, events)
+
+    def _read(self, record: dict[str, Any], events: list[Event]) -> None:
+        kind = record["type"]
+        if kind == "context.append_loop_event":
+            self._loop(_dict(record.get("event")), events)
+        elif kind == "context.append_message":
+            self._message(_dict(record.get("message")), events)
+        elif kind == "turn.prompt":
+            self._prompt(record, events)
+        elif kind == "turn.steer" and self._working:
+            self._steers.append(_words(record.get("input")))
+        elif kind == "usage.record":
+            self._usage(events, False, record.get("usageScope") in (None, "turn"))
+        elif kind in ("context.undo", "agent.switched"):
+            self._undo(kind, record.get("count", record.get("turns")))
+        elif kind in ("context.apply_compaction", "context.clear"):
+            self._close()
+            if self._place(self._key(kind, events), events) != NONE:
+                self._anchors, self._boundary = [], self._tree.leaf
+        elif events and not (kind == "turn.ended" and self._failed):  # the interruption of the step said it
+            self._failed = kind == "turn.step.interrupted" and events[0].kind == "error"
+            self._place(self._key(kind, events), events)
+        if kind in ("turn.ended", "turn.cancel"):
+            self._working = False
+
+    # -- placing lines ----------------------------------------------------------------------------
+
+    def _key(self, kind: str, events: list[Event]) -> str:
+        """The identity of a record without an id: its time and content, and which of several alike it is."""
+        return self._nth(f"{kind}\0{self._ts}\0{_hash(*[t for e in events for t in (e.kind, e.content)])}")
+
+    def _nth(self, base: str) -> str:
+        seen = self._counts[base] = self._counts.get(base, 0) + 1
+        return base if seen == 1 else f"{base}\0{seen}"
+
+    def _place(self, key: str, events: list[Event], prompt: bool = False, parent: int | None = None) -> int:
+        """Adds a line at the tip, or after `parent`. A known key adds nothing (NONE)."""
+        parent = self._tree.leaf if parent is None else parent
+        node = self._tree.add(key, None, events, line=self._number, prompt=prompt, parent_node=parent)
+        if node != NONE:
+            self._linked, self._undone = True, None
+            if events[0].kind not in ("tool_result", "usage"):
+                self._resume = NONE
+        return node
+
+    def _close(self, after: str | None = None) -> None:
+        """No call is open any more: what waited for them are steps now, behind the result with the key `after`."""
+        if self._deferred:
+            key, _, anchor = self._deferred[0]
+            if after is not None:
+                self._tree.move(key, after)
+                self._anchors[anchor] = self._tree.keys[after]
+            self._tree.leaf, self._resume = self._deferred[-1][1], NONE
+            self._deferred.clear()
+        self._open.clear()
+
+    def _undo(self, kind: str, turns: Any) -> None:
+        """Takes the last prompts and all after them off the branch, not past a compaction or clear. `agent.switched`
+        comes with a `context.undo` that says the same to older readers."""
+        key, told = self._nth(f"{kind}\0{self._ts}\0{turns!r:.40}"), self._undone
+        self._undone = turns if kind == "agent.switched" else None
+        known = key in self._absorbed
+        self._absorbed.add(key)
+        if known or (kind == "context.undo" and told is not None and told == turns):
+            return
+        if isinstance(turns, int) and not isinstance(turns, bool) and turns > 0:
+            self._close()
+            self._drop_undelivered()
+            kept = len(self._anchors) - turns
+            self._tree.rewind(self._anchors[kept] if kept >= 0 else self._boundary)
+            del self._anchors[max(kept, 0) :]
+            self._content = self._resume = NONE
+
+    def _drop_undelivered(self) -> None:
+        """A prompt that never came into the context is no turn that an undo counts."""
+        if self._slot is not None and self._slot[2] and self._appends and self._anchors:
+            self._anchors.pop()
+        self._slot = None
+
+    # -- messages ---------------------------------------------------------------------------------
+
+    def _prompt(self, record: dict[str, Any], events: list[Event]) -> None:
+        """A prompt's event stands here; its delivery into the context, the message that follows, is absorbed."""
+        self._close()
+        self._drop_undelivered()
+        if events:
+            before, prompt = self._tree.leaf, events[0].kind == "user_msg"
+            anchored = self._place(self._key("turn.prompt", events), events, prompt) != NONE and prompt
+            if anchored:
+                self._anchors.append(before)
+                self.facts.entitle(events[0].content, 0)
+            self._slot = (_string(record.get("promptId")), _words(record.get("input")), anchored)
+
+    def _message(self, message: dict[str, Any], events: list[Event]) -> None:
+        if not events:
+            return
+        key = self._key("message", events)
+        if message.get("role") != "user":
+            for event in events:
+                event.group, event.model = key, self._model() if message.get("role") == "assistant" else None
+            self._place(key, events)
+            return
+        prompt, slot = events[0].kind == "user_msg", self._slot
+        own, words = _string(message.get("id")), _words(message.get("content"))
+        self._appends = self._appends or prompt
+        if key in self._absorbed or (
+            slot is not None and (own == slot[0] if own and slot[0] else words == slot[1])
+        ):
+            self._slot = None
+            self._absorbed.add(key)
+            return
+        if words in self._steers:
+            self._steers.remove(words)
+            for event in events:
+                event.mark = "steering" if prompt else event.mark
+        before = self._tree.leaf
+        if prompt and self._open:
+            before = self._deferred[-1][1] if self._deferred else before
+            node = self._tree.add(
+                key, None, events, line=self._number, prompt=True, leaf=False, parent_node=before, side=True
+            )
+            if node != NONE:
+                self._linked = True
+                self._deferred.append((key, node, len(self._anchors)))
+        else:
+            node = self._place(key, events, prompt)
+        if prompt and node != NONE:
+            self._anchors.append(before)
+            self.facts.entitle(events[0].content, 0)
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    def _loop(self, event: dict[str, Any], events: list[Event]) -> None:
+        kind, uuid = event.get("type"), _string(event.get("uuid"))
+        if kind == "step.begin":
+            self._close()
+            self._owed.clear()
+            self._content = self._resume = NONE
+            self._step, self._working, self._failed, self._slot = uuid, True, False, None
+        elif kind == "step.end":
+            self._close()
+            self._step, self._working = uuid or self._step, event.get("finishReason") in ("tool_use", "tool_calls")
+            self._usage(events, True, True)
+        elif kind == "tool.call":
+            self._call(events)
+        elif kind == "tool.result":
+            self._result(events)
+        else:
+            only = events[0]
+            if kind == "content.part":
+                only.model, only.group = self._model(), only.group or self._step
+            self._content = self._place(f"part\0{uuid}" if uuid else self._key(f"{kind}", events), events)
+
+    def _call(self, events: list[Event]) -> None:
+        only, call = events[0], events[0].tool_id
+        only.model, only.group = self._model(), only.group or self._step
+        parent = self._resume if self._resume != NONE and only.group == self._step else None
+        node = self._place(f"call\0{only.group}\0{call}" if call else self._key("call", events), events, parent=parent)
+        if call:
+            self._steps[call] = only.group
+            if only.tool in _AGENT_IDS:
+                self._agents[call] = _AGENT_IDS[only.tool]
+        if node != NONE:
+            self._content = node
+            if call:
+                self._open.add(call)
+
+    def _result(self, events: list[Event]) -> None:
+        only, call = events[0], events[0].tool_id
+        key = f"result\0{self._steps.get(call)}\0{call}" if call else self._key("result", events)
+        if self._place(key, events) != NONE and self._resume == NONE:
+            self._resume = self._content
+        if call in self._agents:
+            for agent in self._agents[call].findall(only.content or ""):
+                self.facts.subagents.setdefault(agent, call)
+        if call in self._open:
+            self._open.discard(call)
+            if not self._open:
+                self._close(key)
+
+    def _usage(self, events: list[Event], ended: bool, paired: bool) -> None:
+        """`step.end` and `usage.record` report the same request, in either order: the first one counts."""
+        if not events or events[0].tokens is None:
+            return
+        event, tokens, ts = events[0], events[0].tokens, self._ts
+        place = f"{self._step}"
+        if self._step is None or ts is None:  # then only its place tells it from the requests of others
+            place += f"\0{self.facts.conversation}\0{self._agent}"
+        line = self._nth(f"usage\0{ended}\0{ts}\0{tokens}" + ("" if ts is not None else f"\0{place}"))
+        known = line in self._absorbed
+        self._absorbed.add(line)
+        if paired and (not ended, tokens) in self._owed:
+            self._owed.remove((not ended, tokens))
+            return
+        if paired:
+            self._owed.append((ended, tokens))
+        if known:
+            return
+        event.usage_key, event.model = self._nth(f"{place}\0{ts}\0{tokens}"), self._model()
+        if self._tree.usage(event.usage_key, event, 0):
+            self._place(f"usage\0{event.usage_key}", events)
+
+    # -- facts ------------------------------------------------------------------------------------
+
+    def _model(self) -> str | None:
+        return self._request_model or self._alias
+
+    def _note_facts(self, record: dict[str, Any]) -> None:
+        kind, facts, model = record["type"], self.facts, _string(record.get("model"))
+        facts.seen(self._ts)
+        facts.first_ts = self._ts if facts.first_ts is None else facts.first_ts
+        if kind == "metadata":
+            version = text_of(record.get("protocol_version"))
+            warning = f"protocol {version:.40} is not a known one: read like 1.5"
+            if not _KNOWN_PROTOCOL.fullmatch(version) and warning not in facts.warnings:
+                facts.warnings.append(warning)
+        elif kind in ("config.update", "profile.bind"):
+            self._alias = _string(record.get("modelAlias")) or self._alias
+            named = _CWD.search(_string(record.get("systemPrompt")) or "")
+            disclosed = _dict(record.get("environmentDisclosure")).get("cwd")
+            self._note_place(record.get("cwd") or disclosed or (named and named.group(1)), True)
+        elif kind == "usage.record":
+            self._alias = model or self._alias
+        elif kind == "llm.request":
+            self._request_model = model or self._request_model
+        elif kind == "context.append_loop_event":
+            self._note_place(_dict(_dict(record.get("event")).get("display")).get("cwd"), False)
+        elif kind == "subagent.spawned":
+            agent, call = _string(record.get("subagentId")), _string(record.get("parentToolCallId"))
+            if agent and call:
+                facts.subagents.setdefault(agent, call)
+        facts.model = self._model()
+
+    def _note_place(self, place: Any, moved: bool) -> None:
+        """The first directory that is named is the project; others that settings name are where it moved."""
+        path, facts = _string(place), self.facts
+        if path and facts.project is None:
+            facts.project, self.stale = path, self._linked
+            self.places = self._make_places()
+        elif path and moved and path != facts.project and path not in facts.directories:
+            facts.directories.append(path)
+
+    def flush(self, assign: Callable[[str, Event], int]) -> dict[str, Delta]:
+        return {"main": self._tree.flush(lambda event: assign("main", event))}
