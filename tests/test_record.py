@@ -261,7 +261,7 @@ def test_tp_03_a_live_line_cut_in_a_character(tmp_path: Path) -> None:
 
 
 def test_js_07_a_vanished_source_stays_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    home = tmp_path / "home"
+    home = tmp_path / "store"
     shutil.copytree(CASES / "TP-20.dir", home)
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(home))
     from beyond.record import Recorder

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from beyond.event import USAGE_PART, Places
-from beyond.ingest.base import Damage, Event, Facts, NotARecord, count, milliseconds, parse, text_of
+from beyond.ingest.base import Damage, Event, Facts, NotARecord, count, milliseconds, parse, parse_exactly, text_of
 from beyond.ingest.tree import Delta, Tree
 
 #: Lines that carry no step of the conversation. Their bytes are kept; they make no event.
@@ -33,6 +33,7 @@ LOCAL_COMMANDS = frozenset(
     "theme todos upgrade usage vim".split()
 )
 _COMMAND = re.compile(r"\s*<command-name>/?([^<]*)</command-name>")
+_EXPONENT = re.compile(r"[0-9][eE]\+?[0-9]")
 _INTERRUPTED = "[Request interrupted by user"
 _PATHS = ("file_path", "path", "notebook_path", "filePath")
 
@@ -223,8 +224,18 @@ def _queued(record: dict[str, Any]) -> str | None:
     return None
 
 
-def events_of(record: dict[str, Any]) -> list[Event]:
-    """All events that a record can give, by itself. Which of them count depends on the lines before it."""
+def events_of(record: dict[str, Any], raw: bytes = b"") -> list[Event]:
+    """All events that a record can give, by itself. Which of them count depends on the lines before it.
+
+    `raw` is its line: numbers beyond 64 bits, which the fast parser rounds, are read again from it.
+    """
+    events = _events_of(record)
+    if raw and any(e.kind in ("tool_call", "meta") and e.content and _EXPONENT.search(e.content) for e in events):
+        events = _events_of(parse_exactly(raw))
+    return events
+
+
+def _events_of(record: dict[str, Any]) -> list[Event]:
     kind = record.get("type")
     if kind == "user":
         events = _user_events(record)
@@ -252,7 +263,7 @@ def events_of(record: dict[str, Any]) -> list[Event]:
 
 def content_of(raw: bytes) -> dict[int, Event]:
     """The events of a line by part, for reading content back from the journal."""
-    return {event.part: event for event in events_of(parse(raw))}
+    return {event.part: event for event in events_of(parse(raw), raw)}
 
 
 def _string(record: dict[str, Any], key: str) -> str | None:
@@ -298,9 +309,9 @@ class ClaudeIngester:
             if raw[:1] == b"\0" or raw[-1:] == b"\0":
                 self._nul_damage(number, offset, raw)
             if kind in ("user", "assistant", "system", "attachment"):
-                self._tree_line(record, source, number)
+                self._tree_line(record, source, number, raw)
             else:
-                self._side_line(record, source, number)
+                self._side_line(record, source, number, raw)
         except NotARecord as error:
             if raw.strip(b" \t\r"):
                 self.damage.append(Damage(number, offset, len(raw), str(error)))
@@ -338,9 +349,9 @@ class ClaudeIngester:
             return tree
         return self.threads["main"]
 
-    def _tree_line(self, record: dict[str, Any], source: int, number: int) -> None:
+    def _tree_line(self, record: dict[str, Any], source: int, number: int, raw: bytes) -> None:
         self._note_facts(record)
-        events = events_of(record)
+        events = events_of(record, raw)
         tree = self._thread(record)
         main = tree is self.threads["main"]
         kind = record["type"]
@@ -421,7 +432,7 @@ class ClaudeIngester:
             if event.kind == "user_msg" and event.content in self._queue:
                 self._queue.remove(str(event.content))
 
-    def _side_line(self, record: dict[str, Any], source: int, number: int) -> None:
+    def _side_line(self, record: dict[str, Any], source: int, number: int, raw: bytes) -> None:
         kind = record.get("type")
         tree = self.threads["main"]
         if kind == "queue-operation":
@@ -442,7 +453,7 @@ class ClaudeIngester:
         elif kind == "progress" and _string(record, "uuid"):
             self._thread(record).add(_string(record, "uuid"), _string(record, "parentUuid"), (), line=number, leaf=False)
         elif kind not in BOOKKEEPING:
-            events = events_of(record)
+            events = events_of(record, raw)
             self._note_facts(record)
             for event in events:
                 event.source, event.line = source, number

@@ -391,9 +391,7 @@ class KimiIngester:
         prompt, slot = events[0].kind == "user_msg", self._slot
         own, words = _string(message.get("id")), _words(message.get("content"))
         self._appends = self._appends or prompt
-        if key in self._absorbed or (
-            slot is not None and (own == slot[0] if own and slot[0] else words == slot[1])
-        ):
+        if key in self._absorbed or (slot is not None and (own == slot[0] if own and slot[0] else words == slot[1])):
             self._slot = None
             self._absorbed.add(key)
             return

@@ -52,6 +52,7 @@ class Tree:
         self._places = places
         self.keys: dict[str, int] = {}
         self.leaf = NONE
+        self._rewound = False
         self.pinned: str | None = None
         #: Node indexes whose parent is in no line read so far.
         self.waiting: dict[int, str] = {}
@@ -65,6 +66,8 @@ class Tree:
         self._tail = array("i")
         self._turns = array("i")
         self._line = array("q")
+        self._child = array("i")  # newest line that hangs on this one and can carry the conversation on
+        self._leafable = bytearray()
         # events
         self._kind = bytearray()
         self._node = array("i")
@@ -142,8 +145,12 @@ class Tree:
         self._line.append(line)
         for event in events:
             self._append(event, node)
+        self._child.append(NONE)
+        self._leafable.append(leaf)
         if leaf:
-            self.leaf = node
+            self.leaf, self._rewound = node, False
+            if up >= 0:
+                self._child[up] = node
         return node
 
     def move(self, key: str, parent: str | None) -> None:
@@ -228,7 +235,7 @@ class Tree:
 
     def rewind(self, node: int) -> None:
         """The conversation goes on from `node`; lines after it are no longer on the active branch."""
-        self.leaf = node
+        self.leaf, self._rewound = node, True
         self._full = True
 
     # -- deriving ---------------------------------------------------------------------------------
@@ -280,6 +287,8 @@ class Tree:
                 up = self._before(node)
             if self._parent[node] != up:
                 self._parent[node] = up
+                if up >= 0 and self._leafable[node]:
+                    self._child[up] = max(self._child[up], node)
                 if node < first_node:
                     self._full = True
 
@@ -400,7 +409,13 @@ class Tree:
             node = self.keys.get(self.pinned, NONE)
             if node != NONE:
                 return node
-        return self.leaf
+        leaf, steps = self.leaf, 0
+        while not self._rewound and leaf >= 0 and steps < len(self._parent):  # file order is not causal
+            child = self._child[leaf]
+            if child == NONE or self._parent[child] != leaf:
+                break
+            leaf, steps = child, steps + 1
+        return leaf
 
     def _derive_active(self, first_node: int, full: bool) -> None:
         leaf = self._leaf_node()
@@ -467,7 +482,7 @@ class Tree:
     def _same_branch(self, node: int) -> bool:
         """Whether a line without linked events of its own hangs on the active branch, or its own events are active."""
         own = [self._active[index] for index in self._events_of(node) if _LINKED[self._kind[index]]]
-        if own:
+        if own and not self._side[node]:
             return any(own)
         up = self._parent[node]
         steps = 0

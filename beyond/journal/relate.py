@@ -122,11 +122,14 @@ def _native_fork(con: sqlite3.Connection, key: Key) -> list[tuple[str, tuple[obj
         ).fetchone()
         if row is None:
             continue
-        links = {link for (link,) in con.execute("select link from event where run = ? and link is not null", (run,))}
+        # Equal links alone are no copy: the same words may have been said again. Copied lines keep their times.
+        mine = set(con.execute("select link, ts from event where run = ? and link is not null", (run,)))
         shared = [
             seq
-            for seq, link in con.execute("select seq, link from event where run = ? and link is not null", (row[0],))
-            if link in links
+            for seq, *copied in con.execute(
+                "select seq, link, ts from event where run = ? and link is not null", (row[0],)
+            )
+            if tuple(copied) in mine
         ]
         if shared:
             changes.append(
