@@ -25,8 +25,7 @@ CODEX_FOLDERS = sorted(FIXTURES.glob("codex/*/*/codex"))
 
 #: Where `make live` puts the real agent CLIs; asked for before HOME is moved away.
 LIVE_CACHE = Path(
-    os.environ.get("BND_LIVE_CACHE")
-    or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "beyond-live"
+    os.environ.get("BND_LIVE_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "beyond-live"
 )
 
 #: Variables that lead to somebody's real data, or change what our programs do.

@@ -681,7 +681,8 @@ def test_damage() -> None:
     good = Wire().prompt("p").lines
     deep = b'{"type":"context.append_loop_event","event":{"type":"tool.call","args":' + b"[" * 600 + b"]" * 600 + b"}}"
     huge = b'{"type":"turn.prompt","x":"\\ud800","time":1' + b"0" * 400 + b"}"
-    bad = [b"{", b"null", b"[]", b"\0\0", b'{"type":1}', b'{"a":NaN}', deep, huge, b"\0\0" + good[2], b"", b"  "]
+    repeated = b"\0\0" + good[2]
+    bad = [b"{", b"null", b"[]", b"\0\0", b'{"type":1}', b'{"a":NaN}', deep, huge, repeated, b"", b"  ", *good[1:]]
     reading = in_all_pieces([*good, *bad])
     assert reading.texts("user_msg") == ["p"]
     assert [d.line - len(good) for d in reading.ingester.damage] == [1, 2, 3, 4, 5, 6, 7, 8, 9]

@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import orjson
@@ -239,12 +239,19 @@ def text_of(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
+_minutes: dict[str, int] = {}
+_ZERO = timedelta(0)
+
+
 def milliseconds(value: Any) -> int | None:
     """Unix milliseconds of a time as the CLIs write it: ISO 8601 with or without zone (then UTC), or a
     number of seconds or milliseconds, told apart by size. None for anything else."""
     if isinstance(value, str):
-        if len(value) == 24 and value[23] == "Z" and value[10] == "T":  # the usual form, e.g. JavaScript's
-            value = value[:23] + "+00:00"
+        if len(value) == 24 and value[23] == "Z":  # the usual form, JavaScript's: one look-up a minute
+            base = _minutes.get(value[:17])
+            rest = value[17:19] + value[20:23]
+            if base is not None and value[19] == "." and rest.isascii() and rest.isdigit() and rest < "60":
+                return base + int(rest)
         try:
             when = datetime.fromisoformat(value)
         except ValueError:
@@ -252,9 +259,14 @@ def milliseconds(value: Any) -> int | None:
         if when.tzinfo is None:
             when = when.replace(tzinfo=UTC)
         try:
-            return round(when.timestamp() * 1000)
+            ms = round(when.timestamp() * 1000)
         except (OverflowError, ValueError):
             return None
+        if len(value) == 24 and value[23] == "Z" and value[10] == "T" and when.utcoffset() == _ZERO:
+            if len(_minutes) > 10_000:
+                _minutes.clear()
+            _minutes[value[:17]] = ms - when.second * 1000 - when.microsecond // 1000
+        return ms
     if isinstance(value, int | float) and not isinstance(value, bool):
         if not math.isfinite(value) or value <= 0:
             return None

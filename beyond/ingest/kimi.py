@@ -234,7 +234,7 @@ class KimiIngester:
         self.threads: dict[str, Tree] = {"main": self._tree}
         self._agent, self._number, self._last = agent, 0, (-1, 0)
         self._ts: int | None = None
-        #: How often a record without an id was seen in this pass; keys of records that repeat another one's event.
+        #: How often a record without id and time was seen in this pass; keys of records that repeat another's event.
         self._counts: dict[str, int] = {}
         self._absorbed: set[str] = set()
         self._request_model: str | None = None
@@ -314,12 +314,16 @@ class KimiIngester:
     # -- placing lines ----------------------------------------------------------------------------
 
     def _key(self, kind: str, events: list[Event]) -> str:
-        """The identity of a record without an id: its time and content, and which of several alike it is."""
-        return self._nth(f"{kind}\0{self._ts}\0{_hash(*[t for e in events for t in (e.kind, e.content)])}")
+        """The identity of a record without an id: its time and its content."""
+        return self._timed(kind, _hash(*[t for e in events for t in (e.kind, e.content)]))
 
-    def _nth(self, base: str) -> str:
-        seen = self._counts[base] = self._counts.get(base, 0) + 1
-        return base if seen == 1 else f"{base}\0{seen}"
+    def _timed(self, kind: str, what: str) -> str:
+        """`what` at its time; where the record has none, which of those alike in this pass it is."""
+        base = f"{kind}\0{self._ts}\0{what}"
+        if self._ts is not None:
+            return base
+        self._counts[base] = self._counts.get(base, 0) + 1
+        return f"{base}\0{self._counts[base]}"
 
     def _place(self, key: str, events: list[Event], prompt: bool = False, parent: int | None = None) -> int:
         """Adds a line at the tip, or after `parent`. A known key adds nothing (NONE)."""
@@ -345,7 +349,7 @@ class KimiIngester:
     def _undo(self, kind: str, turns: Any) -> None:
         """Takes the last prompts and all after them off the branch, not past a compaction or clear. `agent.switched`
         comes with a `context.undo` that says the same to older readers."""
-        key, told = self._nth(f"{kind}\0{self._ts}\0{turns!r:.40}"), self._undone
+        key, told = self._timed(kind, f"{turns!r:.40}"), self._undone
         self._undone = turns if kind == "agent.switched" else None
         known = key in self._absorbed
         self._absorbed.add(key)
@@ -468,11 +472,8 @@ class KimiIngester:
         """`step.end` and `usage.record` report the same request, in either order: the first one counts."""
         if not events or events[0].tokens is None:
             return
-        event, tokens, ts = events[0], events[0].tokens, self._ts
-        place = f"{self._step}"
-        if self._step is None or ts is None:  # then only its place tells it from the requests of others
-            place += f"\0{self.facts.conversation}\0{self._agent}"
-        line = self._nth(f"usage\0{ended}\0{ts}\0{tokens}" + ("" if ts is not None else f"\0{place}"))
+        event, tokens = events[0], events[0].tokens
+        line = self._timed("usage", f"{ended}\0{tokens}")
         known = line in self._absorbed
         self._absorbed.add(line)
         if paired and (not ended, tokens) in self._owed:
@@ -482,7 +483,9 @@ class KimiIngester:
             self._owed.append((ended, tokens))
         if known:
             return
-        event.usage_key, event.model = self._nth(f"{place}\0{ts}\0{tokens}"), self._model()
+        event.usage_key, event.model = f"{self._step}\0{line}", self._model()
+        if self._step is None or self._ts is None:  # then only its place tells it from the requests of others
+            event.usage_key += f"\0{self.facts.conversation}\0{self._agent}"
         if self._tree.usage(event.usage_key, event, 0):
             self._place(f"usage\0{event.usage_key}", events)
 

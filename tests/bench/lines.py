@@ -130,34 +130,37 @@ class Writer:
         self.parent = identity
         return identity
 
-    def user(self, content: Any, **extra: Any) -> str:
+    def user(self, content: Any, before: Json | None = None, **extra: Any) -> str:
         """A prompt, or another user line that is not a tool's result."""
-        body = {"type": "user", "message": {"role": "user", "content": content}}
-        return self._tree(self._head(self.parent, True), {**body, "+": extra})
+        body: Json = {"type": "user", "message": {"role": "user", "content": content}}
+        body |= {**(before or {}), "+": extra}
+        return self._tree(self._head(self.parent, True), body)
 
     def prompt(self, text: str, index: int) -> str:
-        extra: Json = {"permissionMode": "bypassPermissions"}
         if self.agent is not None:
-            extra = {"rowSource": "recorded"} if self.new else {}
-        elif self.interactive:
+            return self.user(text, {"rowSource": "recorded"} if self.new else None)
+        extra: Json = {"permissionMode": "bypassPermissions"}
+        if self.interactive:
             extra |= {"origin": {"kind": "human"}, "promptSource": "typed"}
         else:
             extra["promptSource"] = "sdk"
             if self.new:
                 extra |= {"sentAtMs": self.now, "rowSource": "local"}
-        if self.new and self.agent is None:
+        if self.new:
             extra["turnOrigin"] = "human" if self.interactive else "sdk"
             extra["turnPosition"] = {"promptIndex": index, "turnIndex": 1}
         return self.user(text, **extra)
 
-    def attachment(self, value: Json, rendered: str | None = None, **more: Any) -> str:
+    def attachment(
+        self, value: Json, rendered: str | None = None, late: bool = False, **more: Any
+    ) -> str:
         extra: Json = {}
         if self.new and rendered is not None:
             reminder = f"<system-reminder>\n{rendered}\n</system-reminder>"
             extra = {"rendered": [{"content": reminder}], "renderedRole": "system"}
             extra.update(more)
         body = {"attachment": value, "type": "attachment", "+": extra}
-        return self._tree(self._head(self.parent, False), body)
+        return self._tree(self._head(self.parent, False), body, late)
 
     def system(self, subtype: str, **fields: Any) -> str:
         """`turn_duration`: the time comes before the uuid here."""

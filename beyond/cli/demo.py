@@ -1,0 +1,56 @@
+"""`bnd demo`: the main job on a bundled conversation, in a scratch home."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib import resources
+from pathlib import Path
+
+import click
+
+#: What the demo runs, in order: what a user would type.
+STEPS = (
+    ("Record what Claude Code kept on disk", ["record", "--all"]),
+    ("See what there is", ["runs"]),
+    ("Read a conversation; what was rewound away is marked", ["show", "00000000-0000-4000-8000-000000000008"]),
+    ("Find a word in all of them", ["search", "SILVERWOLF", "-n", "3"]),
+    ("Is every byte still there?", ["fsck"]),
+    (
+        "Ask your own question",
+        [
+            "sql", "-t",
+            "select tool, count(*) as calls, sum(is_error) as failed, round(avg(duration_ms)) as avg_ms "
+            "from tool_calls group by tool order by calls desc, tool",
+        ],
+    ),
+)  # fmt: skip
+
+
+@click.command()
+@click.pass_context
+def command(ctx: click.Context) -> int:
+    """Run the main job on a bundled sample conversation. Touches nothing outside a scratch folder."""
+    with tempfile.TemporaryDirectory(prefix="bnd-demo-") as scratch:
+        home = Path(scratch)
+        with resources.as_file(resources.files("beyond") / "data" / "sample") as sample:
+            shutil.copytree(sample, home / "claude")
+        env = {name: value for name, value in os.environ.items() if not name.startswith(("BND_", "CLAUDE", "KIMI", "CODEX"))}
+        env |= {
+            "HOME": scratch,
+            "BND_JOURNAL": str(home / "demo.db"),
+            "CLAUDE_CONFIG_DIR": str(home / "claude"),
+            "KIMI_CODE_HOME": str(home / "kimi"),
+            "PAGER": "cat",
+        }
+        for title, words in STEPS:
+            click.secho(f"\n# {title}", bold=True)
+            click.echo("$ bnd " + " ".join(shlex.quote(word) for word in words))
+            done = subprocess.run([sys.executable, "-m", "beyond", *words], env=env, cwd=scratch)
+            if done.returncode:
+                return done.returncode
+    return 0
