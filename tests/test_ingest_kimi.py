@@ -181,7 +181,9 @@ def test_a_wire_reads_the_same_in_any_pieces(path: Path) -> None:
     assert not reading.ingester.damage
     assert not reading.of("meta") or path.parts[-8] == "compaction"
     assert all(e.ts is not None for e in reading.events.values())
-    assert {k for k, e in reading.events.items() if e.kind == "usage"} == {k for k in reading.events if k[2] == USAGE_PART}
+    assert {k for k, e in reading.events.items() if e.kind == "usage"} == {
+        k for k in reading.events if k[2] == USAGE_PART
+    }
     for row in reading.rows.values():  # causes come before effects
         assert row.parent_seq is None or row.parent_seq < row.seq
 
@@ -195,7 +197,9 @@ def test_a_wire_has_what_was_counted_by_hand(facts: Path) -> None:
     assert [e.line for e in reading.of("tool_result")] == expected["tool_result_lines"]
     assert [e.line for e in reading.of("meta")] == expected["compaction_lines"]
     assert {e.mark for e in reading.of("meta")} <= {"compaction"}
-    open_calls = [e.tool_id for k, e in reading.events.items() if e.kind == "tool_call" and not reading.rows[k].result_seq]
+    open_calls = [
+        e.tool_id for k, e in reading.events.items() if e.kind == "tool_call" and not reading.rows[k].result_seq
+    ]
     assert open_calls == expected["open_calls"]
     assert list(reading.ingester.facts.subagents) == expected["subagents"]
     assert reading.ingester.facts.project == expected["work_dir"]
@@ -534,9 +538,10 @@ def test_undo_of_several_turns_and_beyond() -> None:
         wire.lines = [*three]
         assert in_all_pieces(wire.put(undo(turns)).lines).texts("user_msg", active=True) == left
         assert in_all_pieces(wire.turn("q", "b").lines).texts("user_msg", active=True) == [*left, "q"]
-    for turns in (0, -1, True, "1", None, 1.5):
+    for odd in (0, -1, True, "1", None, 1.5):
+        wire = Wire()
         wire.lines = [*three]
-        assert in_all_pieces(wire.put(undo(turns)).lines).texts("user_msg", active=True) == ["p1", "p2", "p3"]
+        assert in_all_pieces(wire.put(undo(odd)).lines).texts("user_msg", active=True) == ["p1", "p2", "p3"]
 
 
 def test_undo_does_not_reach_behind_a_compaction_or_a_clear() -> None:
@@ -645,6 +650,16 @@ def test_failures_are_errors_once() -> None:
     assert [json.loads(e.content or "")["reason"] for e in in_all_pieces(wire.lines).of("meta")] == ["user_cancelled"]
 
 
+def test_whole_numbers_of_any_size_are_kept() -> None:
+    wire = Wire().prompt("go").begin("s1").call("s1", "c1", n=2**70, x=1e300).call("s1", "c2", n=2**70 + 1, x=1e300)
+    reading = in_all_pieces(wire.lines)
+    first, second = reading.of("tool_call")
+    assert first.value == {"n": 2**70, "x": 1e300} and str(2**70) in (first.content or "")
+    assert second.value["n"] == 2**70 + 1
+    assert content_of(wire.lines[4])[0].content == first.content
+    read([wire.lines[4].replace(str(2**70).encode(), b"1" * 5000)])
+
+
 def test_swarms_name_their_subagents() -> None:
     wire = Wire().prompt("go").begin("s1")
     for tool_id, name in (("c1", "AgentSwarm"), ("c2", "Read"), ("c3", "Agent")):
@@ -692,11 +707,13 @@ def test_damage() -> None:
 
 
 WORDS = st.sampled_from(
-    "type time metadata turn.prompt turn.steer turn.ended context.append_message context.append_loop_event context.undo "
+    "type time metadata turn.prompt turn.steer turn.ended context.append_message context.append_loop_event "
+    "context.undo "
     "agent.switched context.clear context.apply_compaction usage.record llm.request config.update profile.bind "
     "subagent.spawned message role user assistant tool content origin kind injection event step.begin step.end "
     "content.part tool.call tool.result uuid stepUuid toolCallId parentUuid args result output part text think usage "
-    "inputOther output turns count summary input id promptId toolCalls s1 s2 c1 c2 name Agent error failed reason".split()
+    "inputOther output turns count summary input id promptId toolCalls s1 s2 c1 c2 name Agent error failed "
+    "reason".split()
 )
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-2, 10**13) | st.floats(allow_nan=False) | WORDS | st.text(max_size=8),

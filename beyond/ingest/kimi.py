@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from hashlib import blake2b
 from typing import Any, ClassVar
 
 import orjson
 
 from beyond.event import USAGE_PART, Places
-from beyond.ingest.base import Damage, Event, Facts, NotARecord, count, milliseconds, parse, text_of
+from beyond.ingest.base import Damage, Event, Facts, NotARecord, count, milliseconds, parse, parse_exactly, text_of
 from beyond.ingest.tree import NONE, Delta, Tree
 
 #: Families of records that carry no step: settings, measurements, notices, mirrors of other records.
@@ -33,6 +34,7 @@ FAILURES = frozenset(("error", "max_steps", "filtered", "blocked"))
 #: Nesting of a tool's input above this does not survive canonical JSON.
 MAX_INPUT_DEPTH = 200
 _KNOWN_PROTOCOL = re.compile(r"1\.[0-5]")
+_EXPONENT = re.compile(r"[0-9][eE]\+?[0-9]")
 _CWD = re.compile(r"current working directory is `([^`\n]+)`")
 #: How the result of a call names the subagents that it started.
 _AGENT_IDS = {
@@ -117,10 +119,8 @@ def _message_events(message: dict[str, Any]) -> list[Event]:
     for call in map(_dict, _blocks(message.get("toolCalls"))):
         inner = _dict(call.get("function")) or call  # nested before protocol 1.1
         args = inner.get("arguments")
-        try:
+        with suppress(orjson.JSONDecodeError):
             args = orjson.loads(args) if isinstance(args, str) else args
-        except orjson.JSONDecodeError:
-            pass
         events.append(_call_event(len(events), inner.get("name"), call.get("id"), args))
     return events
 
@@ -167,8 +167,19 @@ def _turn_events(kind: str, record: dict[str, Any]) -> list[Event]:
     return [] if said is None else [Event("error", 0, text_of(said), is_error=True)]
 
 
-def events_of(record: dict[str, Any]) -> list[Event]:
-    """All events that a record can give, by itself. Which of them count depends on the lines before it."""
+def events_of(record: dict[str, Any], raw: bytes = b"") -> list[Event]:
+    """All events that a record can give, by itself. Which of them count depends on the lines before it.
+
+    `raw` is its line: numbers beyond 64 bits, which the fast parser rounds, are read again from it.
+    """
+    events = _events_of(record)
+    if raw and any(e.kind in ("tool_call", "meta") and e.content and _EXPONENT.search(e.content) for e in events):
+        with suppress(ValueError, RecursionError, OverflowError):
+            events = _events_of(parse_exactly(raw))
+    return events
+
+
+def _events_of(record: dict[str, Any]) -> list[Event]:
     kind = record.get("type")
     if not isinstance(kind, str):
         raise NotARecord("an object without a type")
@@ -200,7 +211,7 @@ def events_of(record: dict[str, Any]) -> list[Event]:
 
 def content_of(raw: bytes) -> dict[int, Event]:
     """The events of a line by part, for reading content back from the journal."""
-    return {event.part: event for event in events_of(parse(raw))}
+    return {event.part: event for event in events_of(parse(raw), raw)}
 
 
 def _hash(*texts: str | None) -> str:
@@ -267,7 +278,7 @@ class KimiIngester:
     def feed(self, source: int, number: int, offset: int, raw: bytes) -> None:
         try:
             record = parse(raw)
-            events, self._ts = events_of(record), milliseconds(record.get("time", record.get("created_at")))
+            events, self._ts = events_of(record, raw), milliseconds(record.get("time", record.get("created_at")))
         except (NotARecord, RecursionError, OverflowError) as error:
             if raw.strip(b" \t\r"):
                 what = {RecursionError: "nested too deep", OverflowError: "a number out of range"}.get(type(error))
