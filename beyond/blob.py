@@ -21,10 +21,10 @@ from beyond.errors import JournalDamaged
 #: Tag before a sha256: the multihash code of sha2-256.
 SHA256 = b"\x12"
 #: JSON strings of at least this many bytes are kept once per journal.
-LIFT = 1024
+LIFT = 2048
 #: Bytes of lines in a segment, and plain bytes of a pack while recording.
 SEGMENT_SIZE = 256 * 1024
-PACK_SIZE = 2 * 1024 * 1024
+PACK_SIZE = 4 * 1024 * 1024
 #: A chain of prefix packs is no longer than this, so that reading one line stays cheap.
 MAX_CHAIN = 8
 

@@ -231,7 +231,7 @@ class KimiIngester:
     __slots__ = (
         "_absorbed", "_agent", "_agents", "_alias", "_anchors", "_appends", "_boundary", "_content", "_counts",
         "_deferred", "_failed", "_last", "_linked", "_number", "_open", "_owed", "_request_model", "_resume", "_slot",
-        "_steers", "_step", "_steps", "_tree", "_ts", "_undone", "_working", "damage", "facts", "places", "stale",
+        "_steers", "_step", "_tree", "_ts", "_undone", "_working", "damage", "facts", "places", "stale",
         "threads",
     )  # fmt: skip
     cli: ClassVar[str] = "kimi"
@@ -256,8 +256,7 @@ class KimiIngester:
         self._content = self._resume = NONE
         #: Usage that one record of this step gave and its twin still owes.
         self._owed: list[tuple[bool, tuple[int, ...]]] = []
-        #: By call id: the newest step with it, and how its result names subagents.
-        self._steps: dict[str, str | None] = {}
+        #: By call id: how its result names subagents.
         self._agents: dict[str, re.Pattern[str]] = {}
         #: The newest turn.prompt until it reaches the context: its id, its words, whether it has an anchor.
         self._slot: tuple[str | None, str, bool] | None = None
@@ -454,13 +453,12 @@ class KimiIngester:
 
     def _call(self, events: list[Event]) -> None:
         only, call = events[0], events[0].tool_id
+        key = f"call\0{only.group}\0{call}" if call and only.group else self._key("call", events)
         only.model, only.group = self._model(), only.group or self._step
         parent = self._resume if self._resume != NONE and only.group == self._step else None
-        node = self._place(f"call\0{only.group}\0{call}" if call else self._key("call", events), events, parent=parent)
-        if call:
-            self._steps[call] = only.group
-            if only.tool in _AGENT_IDS:
-                self._agents[call] = _AGENT_IDS[only.tool]
+        node = self._place(key, events, parent=parent)
+        if call and only.tool in _AGENT_IDS:
+            self._agents[call] = _AGENT_IDS[only.tool]
         if node != NONE:
             self._content = node
             if call:
@@ -468,7 +466,7 @@ class KimiIngester:
 
     def _result(self, events: list[Event]) -> None:
         only, call = events[0], events[0].tool_id
-        key = f"result\0{self._steps.get(call)}\0{call}" if call else self._key("result", events)
+        key = self._timed("result", call) if call else self._key("result", events)
         if self._place(key, events) != NONE and self._resume == NONE:
             self._resume = self._content
         if call in self._agents:

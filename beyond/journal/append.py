@@ -282,7 +282,7 @@ class _Owners:
     def take(self, number: int) -> bool:
         """Whether this run owns the message; takes it from a younger run."""
         others = self._con.execute(
-            "select run, seq from event where usage_key = ? and run <> ? and counted = 1", (number, self._run_id)
+            "select run, seq from event where kind = 'usage' and usage_key = ? and run <> ? and counted = 1", (number, self._run_id)
         ).fetchall()
         for other, seq in others:
             if self._age(other) < self._age(self._run_id):

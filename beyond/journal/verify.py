@@ -115,7 +115,7 @@ _CHECKS = (
     ("segment of source {}, which is not there",
      "select distinct source from segment where source not in (select id from source)"),
     ("a message's tokens count {} times (run {})",
-     "select count(*), min(run) from event where usage_key is not null and counted = 1 group by usage_key "
+     "select count(*), min(run) from event where kind = 'usage' and usage_key is not null and counted = 1 group by usage_key "
      "having count(*) > 1"),
     ("a deletion was left half done{}", "select '' from meta where key = 'deleting'"),
 )  # fmt: skip

@@ -122,9 +122,10 @@ create table event (
     cache_write_tokens integer,     -- usage: input written to the cache
     primary key (run, seq)
 ) without rowid;
-create index event_usage on event (usage_key, run) where usage_key is not null;
-create index event_tokens on event (model, counted, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens) where kind = 'usage';
-create index event_tools on event (tool, is_error) where kind = 'tool_call';
+create index event_usage on event (
+    usage_key, model, counted, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, kind
+) where kind = 'usage';
+create index event_tools on event (tool, is_error, kind) where kind = 'tool_call';
 
 create table note (
     id integer primary key,

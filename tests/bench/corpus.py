@@ -61,10 +61,7 @@ class Corpus:
                 self.words.extend(word for word in doc.split() if len(word) < 30)
         if len(self.words) < 1000:
             raise RuntimeError("the standard library's sources are not installed")
-        self.names = sorted(
-            {word for word in self.words if word.islower() and word.isalpha()}
-            - _KEYWORDS
-        )
+        self.names = sorted({word for word in self.words if word.islower() and word.isalpha()} - _KEYWORDS)
 
     def prose(self, rng: Random, count: int) -> str:
         """About `count` words: short pieces of docstrings, in a new order."""
@@ -72,7 +69,7 @@ class Corpus:
         out: list[str] = []
         while len(out) < count:
             start = int(draw() * size)
-            out += words[start : start + 1 + int(draw() * 5)]
+            out += words[start : start + 1 + int(draw() * 2)]
         text = " ".join(out)
         return text[:1].upper() + text[1:]
 
@@ -113,7 +110,7 @@ class Corpus:
             if old in _KEYWORDS:
                 return old
             if old not in renamed:
-                renamed[old] = self.name(rng) if rng.random() < 0.35 else old
+                renamed[old] = self.name(rng) if rng.random() < 0.5 else old
             return renamed[old]
 
         return [_IDENTIFIER.sub(rename, line) for line in lines]
@@ -138,7 +135,7 @@ class SourceFile:
         new = corpus.changed(rng, old)
         if len(self.lines) < MAX_LINES:
             at = rng.randint(0, len(new))
-            new[at:at] = corpus.code(rng, rng.randint(1, 9))
+            new[at:at] = corpus.code(rng, rng.randint(1, 16))
         elif len(new) > 1:
             new.pop()
         if new == old:
@@ -165,7 +162,7 @@ class Project:
 
     def hot(self, rng: Random) -> list[SourceFile]:
         """What one conversation works on; smaller files are likelier."""
-        size = min(len(self.files), rng.randint(5, 14))
+        size = min(len(self.files), rng.randint(8, 20))
         ranked = sorted(self.files, key=lambda f: len(f.lines) * rng.random())
         return ranked[:size]
 

@@ -26,7 +26,7 @@ def token(rng: Random, prefix: str, count: int) -> str:
 
 
 def signature(rng: Random) -> str:
-    return base64.b64encode(rng.randbytes(rng.randint(150, 600))).decode()
+    return base64.b64encode(rng.randbytes(rng.randint(200, 900))).decode()
 
 
 def instant(milliseconds: int) -> str:
@@ -100,6 +100,11 @@ class Writer:
         """A line outside the tree, whose last field is the session's id."""
         self.put({"type": kind, **fields, "sessionId": self.session})
 
+    def queue(self, operation: str, content: str | None = None) -> None:
+        line: Json = {"type": "queue-operation", "operation": operation}
+        line |= {"timestamp": self.tick(5), "sessionId": self.session}
+        self.put(line if content is None else {**line, "content": content})
+
     def _head(self, parent: str | None, prompt: bool) -> Json:
         head: Json = {"parentUuid": parent, "isSidechain": self.agent is not None}
         if prompt:
@@ -120,8 +125,15 @@ class Writer:
             tail["slug"] = self.slug
         return tail
 
-    def _tree(self, head: Json, body: Mapping[str, Any], with_id: bool = False) -> str:
-        identity = uuid4(self.rng)
+    def _tree(
+        self,
+        head: Json,
+        body: Mapping[str, Any],
+        with_id: bool = False,
+        identity: str | None = None,
+    ) -> str:
+        """`body` comes before uuid and time, what it has as "+" after them."""
+        identity = identity or uuid4(self.rng)
         line = {**head, **body, "uuid": identity, "timestamp": self.tick()}
         if "+" in line:
             line.update(line.pop("+"))
@@ -130,11 +142,17 @@ class Writer:
         self.parent = identity
         return identity
 
-    def user(self, content: Any, before: Json | None = None, **extra: Any) -> str:
+    def user(
+        self,
+        content: Any,
+        before: Json | None = None,
+        identity: str | None = None,
+        **extra: Any,
+    ) -> str:
         """A prompt, or another user line that is not a tool's result."""
         body: Json = {"type": "user", "message": {"role": "user", "content": content}}
         body |= {**(before or {}), "+": extra}
-        return self._tree(self._head(self.parent, True), body)
+        return self._tree(self._head(self.parent, True), body, identity=identity)
 
     def prompt(self, text: str, index: int) -> str:
         if self.agent is not None:
@@ -151,9 +169,7 @@ class Writer:
             extra["turnPosition"] = {"promptIndex": index, "turnIndex": 1}
         return self.user(text, **extra)
 
-    def attachment(
-        self, value: Json, rendered: str | None = None, late: bool = False, **more: Any
-    ) -> str:
+    def attachment(self, value: Json, rendered: str | None = None, late: bool = False, **more: Any) -> str:
         extra: Json = {}
         if self.new and rendered is not None:
             reminder = f"<system-reminder>\n{rendered}\n</system-reminder>"
@@ -261,9 +277,7 @@ class Writer:
         self.parent = identity
         return identity
 
-    def result(
-        self, call: str, tool_id: str, tool: str, content: Any, detail: Any, error: bool
-    ) -> str:
+    def result(self, call: str, tool_id: str, tool: str, content: Any, detail: Any, error: bool) -> str:
         """A tool's result: a user line whose parent is its own call's line."""
         shown: Json = {"tool_use_id": tool_id, "type": "tool_result", "content": content}
         if error:

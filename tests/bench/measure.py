@@ -132,11 +132,9 @@ def table(rows: Iterable[Row], out: TextIO | None = None) -> bool:
     cells = [("what", "value", "target", "stretch", "")]
     for row in listed:
         sign = ">=" if row.least else "<="
-        bounds = [
-            "-" if bound is None else f"{sign} {bound:g}{row.unit}"
-            for bound in (row.target, row.stretch)
-        ]
-        cells.append((row.name, f"{row.value:.3g}{row.unit}", *bounds, row.verdict))
+        stretch = "-" if row.stretch is None else f"{sign} {row.stretch:g}{row.unit}"
+        target = f"{sign} {row.target:g}{row.unit}"
+        cells.append((row.name, f"{row.value:.3g}{row.unit}", target, stretch, row.verdict))
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for name, value, target, stretch, verdict in cells:
         line = f"{name:<{widths[0]}}  {value:>{widths[1]}}  {target:>{widths[2]}}"

@@ -23,14 +23,13 @@ class Call:
     content: Any
     detail: Any
     error: bool = False
+    took: int = 0
 
 
 class Tools:
     """The tools of one conversation, at work on some files of its project."""
 
-    def __init__(
-        self, rng: Random, corpus: Corpus, project: Project, results: Path, shown: str
-    ) -> None:
+    def __init__(self, rng: Random, corpus: Corpus, project: Project, results: Path, shown: str) -> None:
         self.rng = rng
         self.corpus = corpus
         self.project = project
@@ -47,14 +46,14 @@ class Tools:
             return self._read()
         if draw < 0.50:
             return self._edit()
-        if draw < 0.56:
+        if draw < 0.59:
             return self._write()
-        if draw < 0.70:
+        if draw < 0.71:
             return self._grep()
         return self._bash()
 
     def pick(self) -> SourceFile:
-        return self.hot[int(self.rng.random() ** 2 * len(self.hot))]
+        return self.hot[int(self.rng.random() ** 1.6 * len(self.hot))]
 
     def _failed(self, draw: float) -> Call:
         rng, corpus = self.rng, self.corpus
@@ -86,10 +85,10 @@ class Tools:
         self.touched.append(file)
         total = len(file.lines)
         given: Json = {"file_path": path}
-        if total <= 260 or self.rng.random() < 0.06:
+        if total <= 330 or self.rng.random() < 0.06:
             start, part = 1, [*file.lines, ""]
         else:
-            count = self.rng.choice((40, 60, 80, 100, 120, 200))
+            count = self.rng.choice((60, 100, 150, 200, 260, 320))
             start = self.rng.randrange(0, max(1, total - count), 20) + 1
             part = file.lines[start - 1 : start - 1 + count]
             given |= {"offset": start, "limit": count}
@@ -120,7 +119,7 @@ class Tools:
             "filePath": path,
             "oldString": before,
             "newString": after,
-            "originalFile": original if lines <= 260 else None,
+            "originalFile": original if lines <= 220 else None,
             "structuredPatch": patch,
             "userModified": False,
             "replaceAll": False,
@@ -128,9 +127,7 @@ class Tools:
         text = f"The file {path} has been updated successfully.{CURRENT}"
         return Call("Edit", given, text, detail)
 
-    def _hunk(
-        self, file: SourceFile, start: int, old: list[str], new: list[str]
-    ) -> Json:
+    def _hunk(self, file: SourceFile, start: int, old: list[str], new: list[str]) -> Json:
         first = max(0, start - 3)
         lead = file.lines[first:start]
         rest = file.lines[start + len(new) : start + len(new) + 3]
@@ -153,9 +150,9 @@ class Tools:
             kind, original = "update", file.text
             old = file.lines
             keep = len(old) // 2
-            lines = [*old[:keep], *lines, *old[keep + 20 :]][:600]
-            patch = [self._hunk(file, keep, old[keep:], lines[keep:])]
-            file.replace(lines)
+            end = keep + (len(lines) if len(old) > 400 else 20)
+            file.replace([*old[:keep], *lines, *old[end:]])
+            patch = [self._hunk(file, keep, old[keep:end], lines)]
             text = f"The file {project.path(file)} has been updated successfully."
         else:
             file = SourceFile(f"{corpus.name(rng)}.py", lines)
@@ -217,6 +214,9 @@ class Tools:
             end = start + rng.randint(10, 90)
             command = f"sed -n {start},{end}p {file.name}"
             output = "\n".join(file.lines[start - 1 : end])
+        if rng.random() < 0.35:
+            script = "\n".join(self.corpus.code(rng, rng.randint(5, 60)))
+            command = f"python - <<'EOF'\n{script}\nEOF\n{command}"
         given = {"command": command, "description": self.corpus.prose(rng, 5)}
         detail: Json = {"stdout": output, "stderr": "", "interrupted": False}
         detail |= {"isImage": False, "noOutputExpected": False}
@@ -258,23 +258,15 @@ class Tools:
         old = self.corpus.changed(self.rng, new)
         hunk = self._hunk(file, start, old, new)
         head = [f"diff --git a/{file.name} b/{file.name}"]
-        head.append(
-            f"index {self.rng.getrandbits(28):07x}..{self.rng.getrandbits(28):07x} 100644"
-        )
+        head.append(f"index {self.rng.getrandbits(28):07x}..{self.rng.getrandbits(28):07x} 100644")
         head += [f"--- a/{file.name}", f"+++ b/{file.name}"]
-        head.append(
-            f"@@ -{hunk['oldStart']},{hunk['oldLines']}"
-            f" +{hunk['newStart']},{hunk['newLines']} @@"
-        )
+        head.append(f"@@ -{hunk['oldStart']},{hunk['oldLines']} +{hunk['newStart']},{hunk['newLines']} @@")
         return f"git diff {file.name}", "\n".join(head + hunk["lines"])
 
     def _log(self) -> tuple[str, str]:
         rng = self.rng
         count = rng.randint(5, 25)
-        lines = [
-            f"{rng.getrandbits(40):010x} {self.corpus.prose(rng, rng.randint(4, 9))}"
-            for _ in range(count)
-        ]
+        lines = [f"{rng.getrandbits(40):010x} {self.corpus.prose(rng, rng.randint(4, 9))}" for _ in range(count)]
         return f"git log --oneline -{count}", "\n".join(lines)
 
     def _listing(self) -> tuple[str, str]:

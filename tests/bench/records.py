@@ -9,8 +9,7 @@ from .corpus import Corpus, Project
 from .lines import Json, Writer, encode, uuid4
 
 TOOLS = (
-    "Agent Bash Edit Glob Grep ListAgents Read ReportFindings ScheduleWakeup Skill"
-    " ToolSearch Workflow Write"
+    "Agent Bash Edit Glob Grep ListAgents Read ReportFindings ScheduleWakeup Skill ToolSearch Workflow Write"
 ).split()
 SKILLS = ("dataviz", "update-config", "keybindings-help", "simplify", "code-review")
 AGENTS = ("claude", "Explore", "general-purpose", "Plan")
@@ -21,15 +20,15 @@ BETAS = (
     " advanced-tool-use-2025-11-20 effort-2025-11-24"
 ).split()
 
+AGENT_SOURCE = "agent:builtin:general-purpose"
+
 
 class Fixed:
     """The CLI's own prose, the same in every conversation."""
 
     def __init__(self, corpus: Corpus) -> None:
         rng = Random("the prose of the CLI")
-        self.skills = "\n".join(
-            f"- {name}: {corpus.prose(rng, 140)}" for name in SKILLS
-        )
+        self.skills = "\n".join(f"- {name}: {corpus.prose(rng, 140)}" for name in SKILLS)
         self.agents = [f"- {name}: {corpus.prose(rng, 60)}" for name in AGENTS]
         self.environment = corpus.prose(rng, 120)
         self.bypass = corpus.prose(rng, 90)
@@ -39,10 +38,7 @@ class Fixed:
     @staticmethod
     def _tool(corpus: Corpus, rng: Random, name: str) -> Json:
         names = {corpus.name(rng) for _ in range(rng.randint(2, 7))}
-        properties = {
-            key: {"description": corpus.prose(rng, 20), "type": "string"}
-            for key in sorted(names)
-        }
+        properties = {key: {"description": corpus.prose(rng, 20), "type": "string"} for key in sorted(names)}
         schema: Json = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
         schema |= {"type": "object", "properties": properties}
         schema |= {"required": sorted(names)[:1], "additionalProperties": False}
@@ -114,9 +110,12 @@ class Requests:
         self.pending: str | None = None
         self.snapshot = False
 
-    def restart(self) -> None:
+    def restart(self, process: bool) -> None:
         """A new process, or a compaction: the next request is written whole."""
         self.base = None
+        if process:
+            self.shape = ""
+            self.snapshot = False
         self.keep = 0
 
     def prompt(self, text: str) -> None:
@@ -143,10 +142,12 @@ class Requests:
         head = "You are a Claude agent, built on Anthropic's Claude Agent SDK."
         system = "\n\n".join([*text.system, f"Primary working directory: {w.cwd}"])
         blocks = [{"type": "text", "text": part} for part in (head, system)]
-        shape = {"system": blocks, "tools": text.tools}
-        self.shape = hashlib.sha256(encode(shape).encode()).hexdigest()
-        fields = {"shapeHash": self.shape, "timestamp": w.tick(3), "version": w.version}
-        self._line("api-request-shape", **fields, shape=shape)
+        if not self.shape:
+            shape = {"system": blocks, "tools": text.tools}
+            self.shape = hashlib.sha256(encode(shape).encode()).hexdigest()
+            fields = {"shapeHash": self.shape, "timestamp": w.tick(3)}
+            fields["version"] = w.version
+            self._line("api-request-shape", **fields, shape=shape)
         reminder = f"<system-reminder>\n{text.environment}\n</system-reminder>"
         first = self._blob("user", [reminder, text.bypass, self.pending or ""])
         parts = "\n\n".join([*text.agents, text.skills, text.environment])
@@ -169,7 +170,7 @@ class Requests:
         params["output_config"] = {"effort": w.effort}
         source = "repl_main_thread" if w.interactive else "sdk"
         fields: Json = {"id": identity, "timestamp": w.tick(3), "version": w.version}
-        fields["querySource"] = source if w.agent is None else "agent:builtin:general"
+        fields["querySource"] = source if w.agent is None else AGENT_SOURCE
         fields |= {"shapeHash": self.shape, "params": params}
         fields |= {"thread": {"type": "none"}, "echoWireToolInputs": False}
         if not whole:
@@ -198,10 +199,7 @@ class Requests:
             return
         self.snapshot = True
         text = fixed(self.corpus)
-        tools = [
-            {"name": t["name"], "description": t["description"], "schema": t}
-            for t in text.tools
-        ]
+        tools = [{"name": t["name"], "description": t["description"], "schema": t} for t in text.tools]
         value: Json = {"type": "prompt_snapshot", "systemPrompt": text.system}
         value |= {"tools": tools, "cliPrefix": "You are a Claude agent."}
         value |= {"reminderFold": False, "systemTurns": True, "toolChangeHeader": True}
@@ -223,5 +221,4 @@ class Requests:
         line |= {"totalToolDuration": messages * 70, "totalLinesAdded": messages}
         line |= {"totalLinesRemoved": messages // 2, "totalDuration": messages * 1200}
         line |= {"startTime": w.now, "modelUsage": {w.model: used}}
-        w.put({"type": "cost-state", "sessionId": w.session, **line}
-              | {"hasUnknownModelCost": False})
+        w.put({"type": "cost-state", "sessionId": w.session, **line} | {"hasUnknownModelCost": False})
