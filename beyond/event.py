@@ -106,11 +106,14 @@ def _plain_number(value: Any) -> Any:
     return value
 
 
+_encode = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
+_FLOAT = re.compile(r"[0-9][.eE]|NaN|Infinity")
+
+
 def canonical_json(value: Any) -> str:
     """Strict JSON with sorted keys, no white space, and integral floats written as integers."""
-    return json.dumps(
-        _plain_number(value), ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False
-    )
+    text = _encode(value)
+    return _encode(_plain_number(value)) if _FLOAT.search(text) else text
 
 
 #: What of an event goes into its link, by kind. Ids, times, usage and models stay outside.
@@ -128,11 +131,21 @@ def canonical(kind: str, content: str | None, places: Places, value: Any = None)
     return places.tokenize(text).encode("utf-8", "surrogatepass")
 
 
+_prefixes: dict[tuple[str, str | None], bytes] = {}
+
+
 def content_digest(kind: str, tool: str | None, content: bytes) -> bytes:
     """The part of a link that doesn't depend on the causal past."""
-    h = hashlib.sha256(b"bnd.link.%d\0%s\0%s\0" % (LINK_VERSION, kind.encode(), (tool or "").encode("utf-8", "replace")))
-    h.update(content)
-    return h.digest()[:LINK_SIZE]
+    prefix = _prefixes.get((kind, tool))
+    if prefix is None:
+        if len(_prefixes) > 1000:
+            _prefixes.clear()
+        prefix = _prefixes[kind, tool] = b"bnd.link.%d\0%s\0%s\0" % (
+            LINK_VERSION,
+            kind.encode(),
+            (tool or "").encode("utf-8", "replace"),
+        )
+    return hashlib.sha256(prefix + content).digest()[:LINK_SIZE]
 
 
 def make_link(parents: Iterable[bytes], digest: bytes) -> bytes:

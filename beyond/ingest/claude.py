@@ -357,7 +357,7 @@ class ClaudeIngester:
         kind = record["type"]
         uuid = _string(record, "uuid")
         parent = _string(record, "parentUuid")
-        ts = milliseconds(record.get("timestamp"))
+        ts = events[0].ts if events else milliseconds(record.get("timestamp"))
         if main:
             self.facts.seen(ts)
         guess = "parentUuid" not in record

@@ -85,10 +85,10 @@ class Tools:
         self.touched.append(file)
         total = len(file.lines)
         given: Json = {"file_path": path}
-        if total <= 330 or self.rng.random() < 0.06:
+        if total <= 260 or self.rng.random() < 0.04:
             start, part = 1, [*file.lines, ""]
         else:
-            count = self.rng.choice((60, 100, 150, 200, 260, 320))
+            count = self.rng.choice((60, 80, 120, 160, 200, 260))
             start = self.rng.randrange(0, max(1, total - count), 20) + 1
             part = file.lines[start - 1 : start - 1 + count]
             given |= {"offset": start, "limit": count}
