@@ -53,7 +53,7 @@ ROOT_TOKEN: Final = "\ue000root\ue000"
 STORE_TOKEN: Final = "\ue000store\ue000"
 CONVERSATION_TOKEN: Final = "\ue000conversation\ue000"
 
-_REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>\s*", re.DOTALL)
+_REMINDER, _REMINDER_END = "<system-reminder>", "</system-reminder>"
 #: What may follow a path that ends here; `/w/app` is no prefix of `/w/app2` or `/w/app.old`.
 _PATH_END = r"(?![A-Za-z0-9_\-]|\.[A-Za-z0-9_\-])"
 
@@ -116,6 +116,21 @@ def canonical_json(value: Any) -> str:
     return _encode(_plain_number(value)) if _FLOAT.search(text) else text
 
 
+def without_reminders(text: str) -> str:
+    """`text` without what a CLI put into it between reminder tags, and the white space after each."""
+    out, at = [], 0
+    while True:
+        start = text.find(_REMINDER, at)
+        end = text.find(_REMINDER_END, start) if start >= 0 else -1
+        if end < 0:
+            out.append(text[at:])
+            return "".join(out)
+        out.append(text[at:start])
+        at = end + len(_REMINDER_END)
+        while at < len(text) and text[at].isspace():
+            at += 1
+
+
 #: What of an event goes into its link, by kind. Ids, times, usage and models stay outside.
 #: - tool_call: the input as `canonical_json`: equal numbers are equal, of two equal keys the last counts.
 #: - the texts: as they are, without the reminders that a CLI injects and takes away again at will.
@@ -126,8 +141,8 @@ def canonical(kind: str, content: str | None, places: Places, value: Any = None)
         text = canonical_json(value) if value is not None else content or ""
     else:
         text = content or ""
-        if "<system-reminder>" in text:
-            text = _REMINDER.sub("", text)
+        if _REMINDER in text:
+            text = without_reminders(text)
     return places.tokenize(text).encode("utf-8", "surrogatepass")
 
 

@@ -183,7 +183,9 @@ def identify(path: Path) -> Found:
     except FileNotFoundError:
         raise NotFound(f"{path}: no such file: give a transcript file, a conversation's id, or nothing") from None
     except IsADirectoryError:
-        raise SourceError(f"{path} is a folder: give a transcript file, or use --all with the store's variable") from None
+        raise SourceError(
+            f"{path} is a folder: give a transcript file, or use --all with the store's variable"
+        ) from None
     except OSError as error:
         raise SourceError(f"{path} can't be read ({error.strerror}): check its permissions") from None
     encoding = wrong_encoding(head)

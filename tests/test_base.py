@@ -75,7 +75,12 @@ def test_what_is_no_unicode_is_read_all_the_same() -> None:
 
 @pytest.mark.parametrize(
     ("head", "name"),
-    [("{}".encode("utf-16"), "UTF-16"), ('{"a'.encode("utf-16-le"), "UTF-16"), ("{}".encode("utf-32"), "UTF-32"), (b'{"', None)],
+    [
+        ("{}".encode("utf-16"), "UTF-16"),
+        ('{"a'.encode("utf-16-le"), "UTF-16"),
+        ("{}".encode("utf-32"), "UTF-32"),
+        (b'{"', None),
+    ],
 )
 def test_wrong_encodings(head: bytes, name: str | None) -> None:
     assert wrong_encoding(head) == name

@@ -12,7 +12,9 @@ from beyond import codec
 from beyond.blob import LIFT, get_varints, join, lift, make_segment, put_varints
 from beyond.event import Places, canonical, canonical_json, make_link
 
-_pieces = st.sampled_from([b':"', b'"', b"\\", b'\\"', b"\n", b"x" * LIFT, b"y" * (LIFT - 1), b'":"', b"{", b",", b"\xff", b"\0"])
+_pieces = st.sampled_from(
+    [b':"', b'"', b"\\", b'\\"', b"\n", b"x" * LIFT, b"y" * (LIFT - 1), b'":"', b"{", b",", b"\xff", b"\0"]
+)
 
 
 @settings(max_examples=400, deadline=None)
@@ -87,7 +89,9 @@ def test_places_respect_path_boundaries() -> None:
     assert places.tokenize("/w/app2 /w/app-x /w/app.old /w/appendix") == "/w/app2 /w/app-x /w/app.old /w/appendix"
     moved = Places("/other", "fedcba9876543210")
     text = "in /w/app, /w/app/x and '/w/app'. 0123456789abcdef"
-    assert places.tokenize(text) == moved.tokenize(text.replace("/w/app", "/other").replace("0123456789abcdef", "fedcba9876543210"))
+    assert places.tokenize(text) == moved.tokenize(
+        text.replace("/w/app", "/other").replace("0123456789abcdef", "fedcba9876543210")
+    )
 
 
 def test_reminders_are_outside() -> None:

@@ -33,7 +33,9 @@ class Recorded:
     def texts(self, *kinds: str, active: bool | None = None) -> list[str]:
         """Contents of events of these kinds, by seq, through the read path."""
         marks = ",".join("?" * len(kinds))
-        sql = f"select e.source, e.line, e.part, r.cli from event e join run r on r.id = e.run where e.kind in ({marks})"
+        sql = (
+            f"select e.source, e.line, e.part, r.cli from event e join run r on r.id = e.run where e.kind in ({marks})"
+        )
         if active is not None:
             sql += f" and e.active = {int(active)}"
         out = []
@@ -68,7 +70,9 @@ def case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         opened.append(journal)
         if path.is_dir():
             kimi = path / "kimi-home"
-            monkeypatch.setenv("KIMI_CODE_HOME" if kimi.exists() else "CLAUDE_CONFIG_DIR", str(kimi if kimi.exists() else path))
+            monkeypatch.setenv(
+                "KIMI_CODE_HOME" if kimi.exists() else "CLAUDE_CONFIG_DIR", str(kimi if kimi.exists() else path)
+            )
             founds = list(agents.conversations("kimi" if kimi.exists() else "claude"))
         else:
             founds = [identify(path)]
@@ -86,7 +90,14 @@ def case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_tp_01_nul_blocks(case: Any) -> None:
     it = case("TP-01.jsonl")
-    assert it.texts("user_msg", "assistant_msg") == ["prompt 1", "answer 1", "prompt 2", "answer 2", "prompt 3", "answer 3"]
+    assert it.texts("user_msg", "assistant_msg") == [
+        "prompt 1",
+        "answer 1",
+        "prompt 2",
+        "answer 2",
+        "prompt 3",
+        "answer 3",
+    ]
     found = [(d["line"], d["length"]) for d in it.damage]
     assert found == [(3, 4096), (4, 512), (6, 64), (8, 8192)]
     data = (CASES / "TP-01.jsonl").read_bytes()
@@ -223,7 +234,12 @@ def test_tp_15_parallel_calls(case: Any) -> None:
 
 def test_tp_16_repeated_uuids(case: Any) -> None:
     it = case("TP-16.jsonl")
-    assert it.rows("select line, active from event where link is not null order by seq") == [(2, 1), (3, 1), (6, 1), (7, 1)]
+    assert it.rows("select line, active from event where link is not null order by seq") == [
+        (2, 1),
+        (3, 1),
+        (6, 1),
+        (7, 1),
+    ]
     assert it.tokens()[:2] == (20, 10)
 
 
@@ -261,14 +277,24 @@ def test_tp_19_a_deep_chain(tmp_path: Path) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with Journal.open(tmp_path / "x.db") as journal:
         record(journal, [identify(path)])
-        assert journal.con.execute("select count(*), sum(active), max(turn) from event").fetchone() == (20_000, 20_000, 10_000)
-        assert journal.con.execute("select count(*) from event where parent_seq is not null and parent_seq <> seq - 1").fetchone() == (0,)
+        assert journal.con.execute("select count(*), sum(active), max(turn) from event").fetchone() == (
+            20_000,
+            20_000,
+            10_000,
+        )
+        assert journal.con.execute(
+            "select count(*) from event where parent_seq is not null and parent_seq <> seq - 1"
+        ).fetchone() == (0,)
 
 
 def test_tp_20_subagents_at_several_depths_and_ta_07(case: Any) -> None:
     it = case("TP-20.dir")
     assert it.rows("select agent from run where relation is null") == [("main",)]
-    assert sorted(a for (a,) in it.rows("select agent from run where relation = 'subagent'")) == ["aaa1111", "bbb2222", "ccc3333"]
+    assert sorted(a for (a,) in it.rows("select agent from run where relation = 'subagent'")) == [
+        "aaa1111",
+        "bbb2222",
+        "ccc3333",
+    ]
     assert it.rows("select count(*) from run where relation = 'subagent' and parent is null") == [(0,)]
     assert it.tokens()[:2] == (730, 715)
 
@@ -400,7 +426,9 @@ def test_js_06_parallel_appends(tmp_path: Path) -> None:
     folder.mkdir()
     db = tmp_path / "x.db"
     command = f"PYTHONPATH={Path(__file__).parent.parent} {sys.executable} {script} {folder} {db}"
-    done = subprocess.run([sys.executable, CASES / "JS-06.py", command, "3"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, CASES / "JS-06.py", command, "3"], capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == ["appends", "24", "failed", "0"]
     with Journal.open(db) as journal:
         assert journal.con.execute("select count(*), sum(events) from run").fetchone() == (24, 24)

@@ -191,9 +191,8 @@ def test_js_01_without_shared_memory_a_journal_still_works(tmp_path: Path) -> No
     path = tmp_path / "x.db"
     with Journal.open(path) as journal:
         assert journal.con.execute("pragma journal_mode = delete").fetchone() == ("delete",)
-    with Journal.open(path) as journal:
-        with journal.write() as con:
-            con.execute("insert into note (run, text, made_at) values (1, 'x', 0)")
+    with Journal.open(path) as journal, journal.write() as con:
+        con.execute("insert into note (run, text, made_at) values (1, 'x', 0)")
     with Journal.open(path) as journal:
         assert journal.con.execute("select text from note").fetchone() == ("x",)
 

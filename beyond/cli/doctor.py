@@ -30,9 +30,10 @@ def command(ctx: click.Context) -> int:
     import platform
     import sqlite3
 
+    from beyond.cli.text import visible
+
     from beyond import __version__, agents
     from beyond.cli import options
-    from beyond.cli.text import visible
     from beyond.errors import BeyondError
     from beyond.journal import check, default_path
 
@@ -69,7 +70,12 @@ def command(ctx: click.Context) -> int:
         click.echo(json.dumps({"versions": versions, "journal": state, "agents": rows}))
         return code
     click.echo("  ".join(f"{name} {version}" for name, version in versions.items()))
-    click.echo(visible(f"journal  {state['path']}: {state['state']}" + (f", {state['bytes']:,} bytes" if state.get("bytes") else "")))
+    click.echo(
+        visible(
+            f"journal  {state['path']}: {state['state']}"
+            + (f", {state['bytes']:,} bytes" if state.get("bytes") else "")
+        )
+    )
     for row_ in rows:
         there = f"{row_['conversations']} conversations, {row_['subagents']} subagents, {row_['bytes']:,} bytes"
         installed = f"{row_['installed']} ({row_['format']})" if row_["installed"] else "not on the PATH"

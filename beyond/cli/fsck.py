@@ -31,10 +31,14 @@ def command(ctx: click.Context) -> int:
         if not problems:
             progress("links")
             problems.extend(differing(journal))
-        counts = {
-            name: journal.con.execute(f"select count(*) from {name}").fetchone()[0]  # noqa: S608
-            for name in ("run", "event", "blob", "pack")
-        } if not problems else {}
+        counts = (
+            {
+                name: journal.con.execute(f"select count(*) from {name}").fetchone()[0]  # noqa: S608
+                for name in ("run", "event", "blob", "pack")
+            }
+            if not problems
+            else {}
+        )
     if settings.json:
         click.echo(json.dumps({"ok": not problems, "problems": problems, **counts}))
     else:

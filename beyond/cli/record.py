@@ -24,7 +24,8 @@ def _line(outcome: Any) -> str:
             parts.append(outcome.title)
     if not outcome.new_events and outcome.subagents and outcome.status == "new":
         parts.append(f"(no main transcript, {outcome.subagents} subagent file{'s' * (outcome.subagents != 1)})")
-    return visible("  ".join(parts))
+    line: str = visible("  ".join(parts))
+    return line
 
 
 def _document(outcome: Any) -> dict[str, Any]:
@@ -55,7 +56,10 @@ def report(outcomes: list[Any], *, as_json: bool, quiet: bool, verbose: bool) ->
         for item in outcome.bad:
             code = 1
             where = f"byte {item['offset']}, {item['length']} bytes"
-            click.echo(f"bnd: {visible(str(outcome.path))}: line {item['line']} ({where}): {item['what']}: read with damage", err=True)
+            click.echo(
+                f"bnd: {visible(str(outcome.path))}: line {item['line']} ({where}): {item['what']}: read with damage",
+                err=True,
+            )
         for warning in outcome.warnings:
             if outcome.status == "failed":
                 code = 1

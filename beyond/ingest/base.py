@@ -7,7 +7,6 @@ whole, line by line or in any pieces: identities ``(source, line, part)``, causa
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -218,13 +217,25 @@ def parse_exactly(raw: bytes) -> dict[str, Any]:
     return record
 
 
+def nul_damage(number: int, offset: int, raw: bytes) -> list[Damage]:
+    """The NUL bytes around a record (left by a crash or a full disk), as damage."""
+    left = len(raw) - len(raw.lstrip(b"\0"))
+    right = len(raw) - len(raw.rstrip(b"\0"))
+    out = []
+    if left:
+        out.append(Damage(number, offset, left, "NUL bytes before a record"))
+    if right:
+        out.append(Damage(number, offset + len(raw) - right, right, "NUL bytes after a record"))
+    return out
+
+
 def wrong_encoding(head: bytes) -> str | None:
     """The name of the encoding of a file that starts with `head`, if it is one that can't be read as UTF-8."""
     if head.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
         return "UTF-32"
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "UTF-16"
-    if len(head) >= 4 and (head[:4] == b"{\0\"\0" or head[:4] == b"\0{\0\""):
+    if len(head) >= 4 and (head[:4] == b'{\0"\0' or head[:4] == b'\0{\0"'):
         return "UTF-16"
     return None
 
@@ -268,16 +279,15 @@ def milliseconds(value: Any) -> int | None:
             _minutes[value[:17]] = ms - when.second * 1000 - when.microsecond // 1000
         return ms
     if isinstance(value, int | float) and not isinstance(value, bool):
-        if not math.isfinite(value) or value <= 0:
+        if not 0 < value < 10**15:
             return None
-        ms = value * 1000 if value < 10**11 else value
-        return round(ms) if ms < 253402300800000 else None  # up to the year 9999
+        unix = value * 1000 if value < 10**11 else value
+        return round(unix) if unix < 253402300800000 else None  # up to the year 9999
     return None
 
 
 def count(value: Any) -> int:
     """A token count: whole, never negative, believable; numeric strings are not accepted."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_TOKENS:
         return 0
-    number = int(value)
-    return number if 0 <= number <= MAX_TOKENS else 0
+    return int(value)

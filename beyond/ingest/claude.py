@@ -11,7 +11,18 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from beyond.event import USAGE_PART, Places
-from beyond.ingest.base import Damage, Event, Facts, NotARecord, count, milliseconds, parse, parse_exactly, text_of
+from beyond.ingest.base import (
+    Damage,
+    Event,
+    Facts,
+    NotARecord,
+    count,
+    milliseconds,
+    nul_damage,
+    parse,
+    parse_exactly,
+    text_of,
+)
 from beyond.ingest.tree import Delta, Tree
 
 #: Lines that carry no step of the conversation. Their bytes are kept; they make no event.
@@ -34,6 +45,8 @@ LOCAL_COMMANDS = frozenset(
 )
 _COMMAND = re.compile(r"\s*<command-name>/?([^<]*)</command-name>")
 _EXPONENT = re.compile(r"[0-9][eE]\+?[0-9]")
+#: A character of a path as it stands in a text.
+_BREAK = r"[^\s\"'`<>|;]"
 _INTERRUPTED = "[Request interrupted by user"
 _PATHS = ("file_path", "path", "notebook_path", "filePath")
 
@@ -79,8 +92,10 @@ def _result_text(content: Any) -> str:
         return ""
     if isinstance(content, str):
         return content
-    if isinstance(content, list) and content and all(
-        isinstance(b, dict) and b.get("type") == "text" and isinstance(b.get("text"), str) for b in content
+    if (
+        isinstance(content, list)
+        and content
+        and all(isinstance(b, dict) and b.get("type") == "text" and isinstance(b.get("text"), str) for b in content)
     ):
         return "\n".join(b["text"] for b in content)
     return text_of(content)
@@ -131,7 +146,10 @@ def _assistant_block(block: Any, part: int) -> Event:
         if isinstance(kind, str) and kind.endswith("_tool_result"):
             tool_id = block.get("tool_use_id")
             return Event(
-                "tool_result", part, _result_text(block.get("content")), tool_id=tool_id if isinstance(tool_id, str) else None
+                "tool_result",
+                part,
+                _result_text(block.get("content")),
+                tool_id=tool_id if isinstance(tool_id, str) else None,
             )
     return Event("assistant_msg", part, text_of(block))
 
@@ -188,8 +206,10 @@ def _assistant_events(record: dict[str, Any]) -> list[Event]:
     model = message.get("model") if isinstance(message, dict) else None
     model = model if isinstance(model, str) else None
     if record.get("isApiErrorMessage") is True:
-        return [Event("error", part, text_of(b.get("text", b) if isinstance(b, dict) else b), model=model, is_error=True)
-                for part, b in enumerate(_blocks(message))]
+        return [
+            Event("error", part, text_of(b.get("text", b) if isinstance(b, dict) else b), model=model, is_error=True)
+            for part, b in enumerate(_blocks(message))
+        ]
     events = [_assistant_block(block, part) for part, block in enumerate(_blocks(message))]
     if isinstance(message, dict):
         usage = _usage_event(message)
@@ -295,7 +315,8 @@ class ClaudeIngester:
         store = hint = None
         if root:
             hint = f"/projects/{encode_path(root)}"
-            store = rf"[^\s\"'`<>|;]*{re.escape(hint)}(?![A-Za-z0-9\-])"
+            # The look-behind: else a long text without a break is searched from each of its characters.
+            store = rf"(?<!{_BREAK}){_BREAK}*{re.escape(hint)}(?![A-Za-z0-9\-])"
         return Places(root, conversation, store, hint or "")
 
     def feed(self, source: int, number: int, offset: int, raw: bytes) -> None:
@@ -307,7 +328,7 @@ class ClaudeIngester:
             if self.facts.first_ts is None:
                 self.facts.first_ts = milliseconds(record.get("timestamp"))
             if raw[:1] == b"\0" or raw[-1:] == b"\0":
-                self._nul_damage(number, offset, raw)
+                self.damage += nul_damage(number, offset, raw)
             if kind in ("user", "assistant", "system", "attachment"):
                 self._tree_line(record, source, number, raw)
             else:
@@ -315,14 +336,6 @@ class ClaudeIngester:
         except NotARecord as error:
             if raw.strip(b" \t\r"):
                 self.damage.append(Damage(number, offset, len(raw), str(error)))
-
-    def _nul_damage(self, number: int, offset: int, raw: bytes) -> None:
-        left = len(raw) - len(raw.lstrip(b"\0"))
-        right = len(raw) - len(raw.rstrip(b"\0"))
-        if left:
-            self.damage.append(Damage(number, offset, left, "NUL bytes before a record"))
-        if right:
-            self.damage.append(Damage(number, offset + len(raw) - right, right, "NUL bytes after a record"))
 
     def _note_facts(self, record: dict[str, Any]) -> None:
         facts = self.facts
@@ -451,7 +464,9 @@ class ClaudeIngester:
             if leaf is not None and isinstance(record.get("summary"), str):
                 self._sums[leaf] = record["summary"]
         elif kind == "progress" and _string(record, "uuid"):
-            self._thread(record).add(_string(record, "uuid"), _string(record, "parentUuid"), (), line=number, leaf=False)
+            self._thread(record).add(
+                _string(record, "uuid"), _string(record, "parentUuid"), (), line=number, leaf=False
+            )
         elif kind not in BOOKKEEPING:
             events = events_of(record, raw)
             self._note_facts(record)

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import orjson
 
 from beyond.event import USAGE_PART, Places
-from beyond.ingest.base import Damage, Event, Facts, NotARecord, count, milliseconds, parse, parse_exactly, text_of
+from beyond.ingest.base import Damage, Event, Facts, NotARecord, count, milliseconds, nul_damage, parse, parse_exactly, text_of
 from beyond.ingest.tree import NONE, Delta, Tree
 
 #: Families of records that carry no step: settings, measurements, notices, mirrors of other records.
@@ -283,11 +283,7 @@ class KimiIngester:
                 what = {RecursionError: "nested too deep", OverflowError: "a number out of range"}.get(type(error))
                 self.damage.append(Damage(number, offset, len(raw), what or str(error)))
             return
-        left, right = len(raw) - len(raw.lstrip(b"\0")), len(raw) - len(raw.rstrip(b"\0"))
-        if left:
-            self.damage.append(Damage(number, offset, left, "NUL bytes before a record"))
-        if right:
-            self.damage.append(Damage(number, offset + len(raw) - right, right, "NUL bytes after a record"))
+        self.damage += nul_damage(number, offset, raw)
         if source != self._last[0] or number <= self._last[1]:  # another pass, or another generation of the file
             self._counts.clear()
             self._slot = None

@@ -9,6 +9,7 @@ everything derived again, so that the outcome never depends on the pieces in whi
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from sys import intern
@@ -81,8 +82,8 @@ class Tree:
         self._result = array("i")
         self._error = bytearray()  # 0 unknown, 1 no, 2 yes
         # calls and their results
-        self._calls: dict[str, int] = {}
-        self._tools: dict[str, str] = {}
+        self._calls: dict[str, list[int]] = {}  # an id may be used again after a rewind
+        self._tools: dict[int, str] = {}
         self._groups: dict[str, int] = {}
         self._group_calls: list[list[int]] = []
         self._group_results: list[list[int]] = []
@@ -186,10 +187,11 @@ class Tree:
                 group = self._open_call(event, index)
             elif code == _RESULT and event.tool_id is not None:
                 self._results.setdefault(event.tool_id, []).append(index)
-                event.tool = self._tools.get(event.tool_id)
-                call = self._calls.get(event.tool_id, NONE)
-                if call != NONE and self._result[call] == NONE and self._used[self._group[call]]:
-                    self._full = True  # a parallel result that came after what it caused
+                call = self._call_of(event.tool_id, index)
+                if call != NONE:
+                    event.tool = self._tools.get(call)
+                    if self._result[call] == NONE and self._used[self._group[call]]:
+                        self._full = True  # a parallel result that came after what it caused
         else:
             self._digest += bytes(LINK_SIZE)
         self._link += bytes(LINK_SIZE)
@@ -208,14 +210,21 @@ class Tree:
             self._used.append(0)
         self._group_calls[group].append(index)
         if event.tool_id is not None:
-            if self._results.get(event.tool_id) and event.tool_id not in self._calls:
-                early = self._results[event.tool_id]
-                if early[0] < self._flushed_events:
-                    self._full = True
-            self._calls.setdefault(event.tool_id, index)
+            early = self._results.get(event.tool_id)
+            if early and event.tool_id not in self._calls and early[0] < self._flushed_events:
+                self._full = True
+            self._calls.setdefault(event.tool_id, []).append(index)
             if event.tool is not None:
-                self._tools.setdefault(event.tool_id, intern(event.tool))
+                self._tools[index] = intern(event.tool)
         return group
+
+    def _call_of(self, tool_id: str, result: int) -> int:
+        """The call that a result answers: the newest one of its id before it, else the first after it."""
+        calls = self._calls.get(tool_id)
+        if not calls:
+            return NONE
+        before = bisect_left(calls, result)
+        return calls[before - 1] if before else calls[0]
 
     def usage(self, key: str, event: Event, offset: int) -> bool:
         """Counts the usage of one API message once. True when `event` is the first of `key` and has to be added,
@@ -344,31 +353,25 @@ class Tree:
     def _pair_results(self, start: int) -> None:
         """Finds each result's call: the call causes it, whatever line the result hangs on. First result counts."""
         if start == 0:
-            for group in self._group_results:
-                group.clear()
+            for results in self._group_results:
+                results.clear()
             ids: Iterable[str] = list(self._results)
         else:
             ids = [e.tool_id for e in self._pending if e.kind == "tool_result" and e.tool_id is not None]
         for tool_id in dict.fromkeys(ids):
-            call = self._calls.get(tool_id, NONE)
-            if call == NONE:
-                continue
-            group = self._group[call]
-            members = self._group_results[group]
             for index in self._results[tool_id]:
-                if index < start and start > 0:
-                    continue
-                if index != call:
-                    self._prev[index] = call
-                self._group[index] = group
-                if self._result[call] == NONE:
-                    self._result[call] = index
-                    if self._error[index]:
-                        self._error[call] = self._error[index]
-                    else:
-                        self._error[call] = 1
-                    members.append(index)
-                    self._touched.add(call)
+                call = self._call_of(tool_id, index)
+                if call != NONE and (index >= start or start == 0):
+                    self._pair(call, index)
+
+    def _pair(self, call: int, result: int) -> None:
+        self._prev[result] = call
+        group = self._group[result] = self._group[call]
+        if self._result[call] == NONE:
+            self._result[call] = result
+            self._error[call] = self._error[result] or 1
+            self._group_results[group].append(result)
+            self._touched.add(call)
 
     def causes(self, index: int) -> list[int]:
         """The causal parents: all results of the calls before an event, or the event before it on its branch."""

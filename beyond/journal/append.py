@@ -21,9 +21,7 @@ EVENT_COLUMNS = (
 ).split()
 _SOURCE = EVENT_COLUMNS.index("source")
 _USAGE = EVENT_COLUMNS.index("usage_key")
-_INSERT_EVENT = (
-    f"insert into event (run, {', '.join(EVENT_COLUMNS)}) values (?{', ?' * len(EVENT_COLUMNS)})"  # noqa: S608
-)
+_INSERT_EVENT = f"insert into event (run, {', '.join(EVENT_COLUMNS)}) values (?{', ?' * len(EVENT_COLUMNS)})"  # noqa: S608
 #: Columns of `ThreadBatch.changed`, then the seq. Tokens are left alone where the run doesn't own them.
 _UPDATE_EVENT = """
 update event set parent_seq = ?, turn = ?, active = ?, link = ?, result_seq = ?, is_error = ?,
@@ -65,7 +63,7 @@ class Batch:
     expected_lines: int
     segments: list[Segment]
     lines: int
-    bytes: int
+    size: int
     tail: bytes
     tail_line: bool
     damage: list[dict[str, Any]]
@@ -223,12 +221,10 @@ def _append_run(con: sqlite3.Connection, batch: Batch, thread: ThreadBatch) -> N
 
 def _append_source(con: sqlite3.Connection, batch: Batch) -> None:
     damage = json.dumps(batch.damage) if batch.damage else None
-    values = (batch.lines, batch.bytes, pack_tail(batch.tail), int(batch.tail_line), damage)
+    values = (batch.lines, batch.size, pack_tail(batch.tail), int(batch.tail_line), damage)
     if batch.source_id is None:
         run_id = batch.threads[0].run_id
-        if con.execute(
-            "select 1 from source where run = ? and generation = ?", (run_id, batch.generation)
-        ).fetchone():
+        if con.execute("select 1 from source where run = ? and generation = ?", (run_id, batch.generation)).fetchone():
             raise Conflict
         cursor = con.execute(
             "insert into source (run, generation, lines, bytes, tail, tail_line, damage) values (?, ?, ?, ?, ?, ?, ?)",
@@ -282,7 +278,8 @@ class _Owners:
     def take(self, number: int) -> bool:
         """Whether this run owns the message; takes it from a younger run."""
         others = self._con.execute(
-            "select run, seq from event where kind = 'usage' and usage_key = ? and run <> ? and counted = 1", (number, self._run_id)
+            "select run, seq from event where kind = 'usage' and usage_key = ? and run <> ? and counted = 1",
+            (number, self._run_id),
         ).fetchall()
         for other, seq in others:
             if self._age(other) < self._age(self._run_id):

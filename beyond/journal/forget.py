@@ -67,7 +67,9 @@ class Forgotten:
     bytes: int
 
 
-def forget(journal: Journal, run_id: int, recount: Recount, reset_search: Callable[[sqlite3.Connection], None]) -> Forgotten:
+def forget(
+    journal: Journal, run_id: int, recount: Recount, reset_search: Callable[[sqlite3.Connection], None]
+) -> Forgotten:
     """Deletes a run with its subagents. Forks keep their own lines. Raises `Blocked` where a reader keeps the old
     pages alive, `Refused` for a subagent whose lines stand in its parent's file."""
     with _deleting(journal) as con:
@@ -90,7 +92,7 @@ def forget(journal: Journal, run_id: int, recount: Recount, reset_search: Callab
             f"update run set parent = null, parent_seq = null where parent in ({marks})",
             f"delete from run where id in ({marks})",
         ):
-            con.execute(statement, doomed)  # noqa: S608
+            con.execute(statement, doomed)
         reset_search(con)
         _drop_unused(journal, con)
     shrink(journal)
@@ -179,7 +181,9 @@ def _drop_unused(journal: Journal, con: sqlite3.Connection) -> None:
         dirty.update(p for (p,) in con.execute(f"select distinct pack from blob where id in ({marks})", some))  # noqa: S608
     dirty.update(p for (p,) in con.execute("select id from pack where id not in (select pack from blob)"))
     while True:
-        more = {p for p, prefix in con.execute("select id, prefix from pack where prefix is not null") if prefix in dirty}
+        more = {
+            p for p, prefix in con.execute("select id, prefix from pack where prefix is not null") if prefix in dirty
+        }
         if more <= dirty:
             break
         dirty |= more
@@ -269,7 +273,8 @@ def gc(journal: Journal) -> Collected:
     with _deleting(journal) as con:
         used = used_blobs(con)
         con.executemany(
-            "delete from blob where id = ?", [(b,) for (b,) in con.execute("select id from blob").fetchall() if b not in used]
+            "delete from blob where id = ?",
+            [(b,) for (b,) in con.execute("select id from blob").fetchall() if b not in used],
         )
         old = [p for (p,) in con.execute("select id from pack")]
         _pack_again(con, _project_order(con), codec.PACKED_LEVEL, PACKED_SIZE, chain=True)

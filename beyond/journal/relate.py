@@ -12,7 +12,10 @@ _AGENT_TOOLS = ("Task", "Agent", "AgentSwarm")
 
 
 def relate(
-    journal: Journal, conversations: Iterable[Key], calls: dict[tuple[str, str | None, str], str], titles: dict[int, str]
+    journal: Journal,
+    conversations: Iterable[Key],
+    calls: dict[tuple[str, str | None, str], str],
+    titles: dict[int, str],
 ) -> None:
     """Links the runs of `conversations`. `calls`: the tool call that started each subagent, where a file said so.
     Writes only what changes."""
@@ -73,7 +76,10 @@ def _parents(
 
 
 def _call_of(
-    con: sqlite3.Connection, runs: list[tuple[int, str, int | None, int | None, str | None]], run: int, tool_id: str | None
+    con: sqlite3.Connection,
+    runs: list[tuple[int, str, int | None, int | None, str | None]],
+    run: int,
+    tool_id: str | None,
 ) -> tuple[int, int | None] | None:
     if tool_id is None:
         return None
@@ -146,7 +152,8 @@ def _open_calls(con: sqlite3.Connection, key: Key) -> list[tuple[str, tuple[obje
     changes: list[tuple[str, tuple[object, ...]]] = []
     for run, *_ in _runs(con, key):
         (open_calls,) = con.execute(
-            "select count(*) from event where run = ? and kind = 'tool_call' and active = 1 and result_seq is null", (run,)
+            "select count(*) from event where run = ? and kind = 'tool_call' and active = 1 and result_seq is null",
+            (run,),
         ).fetchone()
         (ended,) = con.execute("select ended from run where id = ?", (run,)).fetchone()
         wanted = "incomplete" if open_calls else "complete"

@@ -70,7 +70,8 @@ def _segments(con: sqlite3.Connection) -> Iterator[str]:
     for source, lines, size in con.execute("select id, lines, bytes from source").fetchall():
         line, offset = 1, 0
         for row in con.execute(
-            "select line, lines, offset, size, hash, blob, lifted from segment where source = ? order by line", (source,)
+            "select line, lines, offset, size, hash, blob, lifted from segment where source = ? order by line",
+            (source,),
         ).fetchall():
             first, count, at, length, tagged, blob, lifted = row
             if first != line or at != offset:

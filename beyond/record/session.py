@@ -94,7 +94,9 @@ class Session:
             head = file.read(4096)
             encoding = wrong_encoding(head)
             if encoding:
-                raise SourceError(f"{self.found.path} is {encoding}: transcripts are UTF-8; convert a copy and record that")
+                raise SourceError(
+                    f"{self.found.path} is {encoding}: transcripts are UTF-8; convert a copy and record that"
+                )
             file.seek(0)
             first = file.readline()
             if not first.endswith(b"\n") and not _complete(first):
@@ -299,7 +301,7 @@ class Session:
                 if self.shrunk or (self._stored_tail[0].startswith(rest) and not cut):
                     rest = self._stored_tail[0]
                 batch = self._batch(data[:cut], rest, builder)
-                if batch is not None and (always or self._news(batch)):
+                if always or self._news(batch):
                     yield batch
                 self._check = (data[:cut] or self._check)[-256:]
                 if not self.more:
@@ -333,9 +335,9 @@ class Session:
         if self.ingester.stale:
             deltas = self._restart()
         threads = self._thread_batches(deltas)
-        if self.source_id is None and not any(t.fresh for t in threads) and not self.found.subagents:
-            if not self.rewritten:
-                raise Empty
+        nothing = self.source_id is None and not any(t.fresh for t in threads)
+        if nothing and not self.found.subagents and not self.rewritten:
+            raise Empty
         return Batch(
             path=str(self.found.path),
             stat=self.found.stat,
@@ -348,7 +350,7 @@ class Session:
             expected_lines=expected_lines,
             segments=segments,
             lines=self.lines,
-            bytes=self.offset,
+            size=self.offset,
             tail=tail,
             tail_line=tail_line,
             damage=self._damage(),

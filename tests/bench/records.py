@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from random import Random
 
 from .corpus import Corpus, Project
@@ -46,14 +47,9 @@ class Fixed:
         return {"name": name, "description": text, "input_schema": schema}
 
 
-_fixed: dict[int, Fixed] = {}
-
-
+@lru_cache(maxsize=1)
 def fixed(corpus: Corpus) -> Fixed:
-    if id(corpus) not in _fixed:
-        _fixed.clear()
-        _fixed[id(corpus)] = Fixed(corpus)
-    return _fixed[id(corpus)]
+    return Fixed(corpus)
 
 
 def listings(w: Writer, corpus: Corpus, project: Project) -> None:

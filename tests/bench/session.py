@@ -340,6 +340,9 @@ class Session:
         detail |= {"resolvedModel": w.model, "totalDurationMs": elapsed}
         detail |= {"totalTokens": total, "totalToolUseCount": child.message_count - 1}
         detail["usage"] = usage(w.version, 5, 900, total, 300)
+        counts = ("readCount", "searchCount", "bashCount", "editFileCount")
+        lines = ("linesAdded", "linesRemoved", "otherToolCount")
+        detail["toolStats"] = dict.fromkeys((*counts, *lines), 1)
         self._send([], [Call("Agent", given, shown, detail, took=elapsed)])
         self._describe(folder / f"agent-{agent}.meta.json", title)
 
