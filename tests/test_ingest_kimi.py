@@ -699,7 +699,7 @@ def test_damage() -> None:
     repeated = b"\0\0" + good[2]
     bad = [b"{", b"null", b"[]", b"\0\0", b'{"type":1}', b'{"a":NaN}', deep, huge, repeated, b"", b"  ", *good[1:]]
     reading = in_all_pieces([*good, *bad])
-    assert reading.texts("user_msg") == ["p", "[]"] or reading.texts("user_msg") == ["p"]
+    assert reading.texts("user_msg") == ["p"]
     # the number of 400 digits is a time that can't be: the record stands without one
     assert [d.line - len(good) for d in reading.ingester.damage] == [1, 2, 3, 4, 5, 6, 7, 9]
     assert reading.ingester.damage[-1].length == 2

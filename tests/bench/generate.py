@@ -194,7 +194,6 @@ class Truth:
     types: Counter[str] = field(default_factory=Counter)
     tools: Counter[str] = field(default_factory=Counter)
     errors: int = 0
-    forks: int = 0
     tokens: dict[str, Counter[str]] = field(default_factory=dict)
 
     def read(self, path: Path) -> None:

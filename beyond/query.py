@@ -1,0 +1,399 @@
+"""Reading the journal: a connection that can't write, the views, the functions, and naming a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sqlite3
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from beyond.blob import Reader
+from beyond.errors import Ambiguous, BeyondError, NotFound, UsageError
+from beyond.event import USAGE_PART, printable
+from beyond.journal import check, default_path, identify, translate
+from beyond.schema import load
+
+#: What reads a line's events, by agent CLI: given by the caller, so that this layer knows no ingester.
+ContentOf = Callable[[str], Callable[[bytes], dict[int, Any]]]
+
+_READ_PRAGMAS = frozenset(
+    "table_info table_xinfo table_list index_list index_info index_xinfo database_list foreign_key_list "
+    "function_list collation_list compile_options module_list pragma_list".split()
+)
+_VALUE_PRAGMAS = frozenset(
+    "user_version application_id page_count page_size freelist_count encoding integrity_check quick_check "
+    "journal_mode schema_version data_version".split()
+)
+_LOCAL_ZONE = os.environ.get("TZ")
+
+
+def timestamp(ms: int | None) -> str | None:
+    """Unix milliseconds as UTC ISO 8601 with milliseconds."""
+    if not isinstance(ms, int):
+        return None
+    try:
+        return datetime.fromtimestamp(ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1000:03d}Z"
+    except (OverflowError, ValueError, OSError):
+        return None
+
+
+def zone() -> str:
+    """The time zone of `usage_by_day_local`."""
+    return os.environ.get("TZ") or "/".join(dict.fromkeys(time.tzname))
+
+
+def _regexp(pattern: str | None, value: Any) -> int | None:
+    if pattern is None or value is None:
+        return None
+    return int(re.search(pattern, str(value)) is not None)
+
+
+class _Content:
+    """Content of events, with the lines parsed last kept for their other parts."""
+
+    def __init__(self, con: sqlite3.Connection, reader: Reader, content_of: ContentOf) -> None:
+        self._con = con
+        self._reader = reader
+        self._content_of = content_of
+        self._readers: dict[int, Callable[[bytes], dict[int, Any]]] = {}
+        self._lines: OrderedDict[tuple[int, int], dict[int, Any]] = OrderedDict()
+
+    def _parts(self, source: int, line: int) -> dict[int, Any]:
+        parts = self._lines.get((source, line))
+        if parts is None:
+            read = self._readers.get(source)
+            if read is None:
+                row = self._con.execute(
+                    "select r.cli from source s join run r on r.id = s.run where s.id = ?", (source,)
+                ).fetchone()
+                if row is None:
+                    return {}
+                read = self._readers[source] = self._content_of(row[0])
+            parts = self._lines[source, line] = read(self._reader.line(source, line))
+            if len(self._lines) > 64:
+                self._lines.popitem(last=False)
+        return parts
+
+    def content(self, source: int | None, line: int | None, part: int) -> str | None:
+        """The content of an event, or None where it has none."""
+        if source is None or line is None:
+            return None
+        event = self._parts(source, line).get(part)
+        return printable(event.content) if event is not None and event.content is not None else None
+
+    def usage(self, source: int | None, line: int | None) -> str | None:
+        """The usage object of a line, as JSON."""
+        if source is None or line is None:
+            return None
+        event = self._parts(source, line).get(USAGE_PART)
+        return printable(json.dumps(event.usage, ensure_ascii=False)) if event is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run that was named: its number in the tables, and its id."""
+
+    id: int
+    run: str
+    cli: str
+    agent: str
+
+
+class Query:
+    """A journal that is open for reading only, with the views. Use as a context manager."""
+
+    def __init__(self, path: Path, con: sqlite3.Connection, content_of: ContentOf) -> None:
+        self.path = path
+        self.con = con
+        self.reader = Reader(con)
+        self._content = _Content(con, self.reader, content_of)
+        self._deadline: float | None = None
+        self._failure: BeyondError | None = None
+
+    def _define(self) -> None:
+        con = self.con
+
+        def guard(function: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*args: Any) -> Any:
+                try:
+                    return function(*args)
+                except BeyondError as error:  # SQLite would only say "user-defined function raised exception"
+                    self._failure = error
+                    raise
+
+            return call
+
+        con.create_function("bnd_time", 1, timestamp, deterministic=True)
+        con.create_function("bnd_zone", 0, zone)
+        con.create_function("bnd_content", 3, guard(self._content.content))
+        con.create_function("bnd_usage", 2, guard(self._content.usage))
+        con.create_function("regexp", 2, _regexp, deterministic=True)
+
+    def content(self, source: int, line: int, part: int) -> str:
+        """The content of an event, read from its line."""
+        return self._content.content(source, line, part) or ""
+
+    def attach(self, alias: str, path: str) -> None:
+        """Attaches another SQLite file, read-only."""
+        if not Path(path).is_file():
+            raise UsageError(f"--attach {alias} {path}: no such file: give an existing SQLite database")
+        self.con.set_authorizer(None)
+        try:
+            self.con.execute("attach database ? as " + _identifier(alias), (_uri(Path(path), "mode=ro"),))
+        except sqlite3.Error as error:
+            raise UsageError(f"--attach {alias} {path}: {error}: give an existing SQLite database") from None
+        finally:
+            self.con.set_authorizer(_authorize)
+
+    def limit(self, seconds: float | None) -> None:
+        """Ends a query that takes longer."""
+        self._deadline = None if seconds is None else time.monotonic() + seconds
+
+    def _tick(self) -> int:
+        """Called while SQLite works, so that Ctrl-C is seen and time limits hold."""
+        return int(self._deadline is not None and time.monotonic() > self._deadline)
+
+    def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
+        """Runs a query. Raises `UsageError` for one that is wrong or would write, KeyboardInterrupt for Ctrl-C."""
+        try:
+            return self.con.execute(sql, parameters)
+        except (sqlite3.Error, sqlite3.Warning) as error:
+            raise self.explain(error) from None
+
+    def rows(self, cursor: sqlite3.Cursor) -> Iterator[tuple[Any, ...]]:
+        """The rows of a query, with errors as `execute` has them."""
+        try:
+            yield from cursor
+        except sqlite3.Error as error:
+            raise self.explain(error) from None
+
+    def explain(self, error: Exception) -> BaseException:
+        """What an error of SQLite means for the user's query."""
+        failure, self._failure = self._failure, None
+        text = str(error)
+        if failure is not None:
+            return failure
+        if "interrupted" in text:
+            if self._deadline is not None and time.monotonic() > self._deadline:
+                return UsageError("the query takes too long: add a limit or a condition")
+            return KeyboardInterrupt()
+        if "not authorized" in text or "prohibited" in text or "authoriz" in text:
+            return UsageError(f"refused ({text}): `bnd sql` only reads; other databases come in with --attach")
+        if any(word in text for word in ("malformed", "disk I/O", "locked", "not a database")):
+            return translate(error if isinstance(error, sqlite3.Error) else sqlite3.Error(text), self.path)
+        return UsageError(f"SQL: {text}: see `bnd sql --schema` for views and columns")
+
+    def close(self) -> None:
+        """Closes the journal."""
+        self.con.close()
+
+    def __enter__(self) -> Query:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _identifier(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or name.lower() in ("main", "temp"):
+        raise UsageError(f"{name!r} can't be a database's alias: use letters, digits and _")
+    return name
+
+
+def _uri(path: Path, options: str) -> str:
+    return f"file:{quote(str(path.absolute()))}?{options}"
+
+
+def _authorize(action: int, one: str | None, two: str | None, database: str | None, trigger: str | None) -> int:
+    if action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE):
+        return sqlite3.SQLITE_OK
+    if action == sqlite3.SQLITE_FUNCTION:
+        return sqlite3.SQLITE_DENY if two in ("load_extension", "writefile", "edit") else sqlite3.SQLITE_OK
+    if action == sqlite3.SQLITE_PRAGMA and one is not None:
+        name = one.lower()
+        if name in _READ_PRAGMAS or (name in _VALUE_PRAGMAS and two is None):
+            return sqlite3.SQLITE_OK
+    return sqlite3.SQLITE_DENY
+
+
+def connect(path: Path | None, content_of: ContentOf) -> Query:
+    """Opens a journal for reading. Raises `NotFound` where there is none, `JournalError` where it can't be read."""
+    path = path if path is not None else default_path()
+    if not check(path):
+        if not path.exists():
+            raise NotFound(f"{path}: there is no journal yet: make one with `bnd record`")
+        return _prepare(path, sqlite3.connect(":memory:", isolation_level=None), content_of, empty=True)
+    last: sqlite3.Error | None = None
+    for options in ("mode=ro", "mode=ro&immutable=1"):
+        if options != "mode=ro" and os.access(path.parent, os.W_OK) and os.access(path, os.W_OK):
+            break
+        try:
+            con = sqlite3.connect(_uri(path, options), uri=True, isolation_level=None, timeout=30)
+            con.execute("select count(*) from sqlite_master").fetchone()
+        except sqlite3.Error as error:
+            last = error
+            continue
+        try:
+            return _prepare(path, con, content_of)
+        except sqlite3.Error as error:
+            con.close()
+            raise translate(error, path) from None
+        except BaseException:
+            con.close()
+            raise
+    assert last is not None
+    raise translate(last, path)
+
+
+def _prepare(path: Path, con: sqlite3.Connection, content_of: ContentOf, *, empty: bool = False) -> Query:
+    con.execute("pragma trusted_schema = off")
+    con.execute("pragma cache_size = -65536")
+    if empty or identify(con, path) == 0:
+        con.executescript(load("journal.sql"))
+    query = Query(path, con, content_of)
+    query._define()
+    con.executescript(load("views.sql"))
+    con.execute("pragma query_only = on")
+    con.set_progress_handler(query._tick, 200_000)
+    con.set_authorizer(_authorize)
+    return query
+
+
+# -- naming a run -----------------------------------------------------------------------------------
+
+
+def resolve(con: sqlite3.Connection, text: str, *, tell: Callable[[str], None] = lambda _: None) -> Run:
+    """The run that `text` names: ``@``, ``@N``, a unique prefix of an id, a label, or a conversation's id.
+
+    Raises `NotFound`, or `Ambiguous` with the candidates.
+    """
+    if text.startswith("@"):
+        return _newest(con, text, tell)
+    forms = (
+        ("r.run = ?", text.lower()),
+        ("r.label = ?", text),
+        ("r.conversation = ? and r.agent = 'main'", text),
+        ("r.agent = ? and r.relation = 'subagent'", text),
+    )
+    for condition, value in forms:
+        rows = con.execute(f"{_RUN} where {condition} order by r.id", (value,)).fetchall()
+        if len(rows) == 1:
+            return Run(*rows[0][:4])
+        if rows:
+            raise _ambiguous(text, rows)
+    if re.fullmatch(r"[0-9a-fA-F]{1,12}", text):
+        low = text.lower()
+        rows = con.execute(f"{_RUN} where r.run >= ? and r.run < ? order by r.run", (low, low + "g")).fetchall()
+        if len(rows) == 1:
+            return Run(*rows[0][:4])
+        if rows:
+            raise _ambiguous(text, rows)
+    raise NotFound(f"no run {printable(text)!r}: `bnd runs` lists them")
+
+
+_RUN = "select r.id, r.run, r.cli, r.agent, coalesce(r.label, r.title, '') from run r"
+
+
+def _ambiguous(text: str, rows: list[tuple[Any, ...]]) -> Ambiguous:
+    shown = ", ".join(f"{row[1]} ({row[4][:40]})" if row[4] else row[1] for row in rows[:10])
+    more = f" and {len(rows) - 10} more" if len(rows) > 10 else ""
+    return Ambiguous(f"{text!r} fits {len(rows)} runs: {shown}{more}: give more of the id")
+
+
+def _newest(con: sqlite3.Connection, text: str, tell: Callable[[str], None]) -> Run:
+    number = text[1:] or "0"
+    if not number.isdigit():
+        raise UsageError(f"{text!r} names no run: use @ for the newest of this project, @1 for the one before it")
+    rows = con.execute(
+        f"{_RUN} where r.agent = 'main' order by coalesce(r.ended_at, r.recorded_at) desc, r.id desc"
+    ).fetchall()
+    projects = dict(con.execute("select id, project from run where agent = 'main'"))
+    here = os.path.realpath(Path.cwd())
+    mine = [row for row in rows if _inside(here, projects.get(row[0]))]
+    if not mine and rows:
+        tell("no run of this directory; taken from all projects")
+    chosen = mine or rows
+    if int(number) >= len(chosen):
+        raise NotFound(f"there are only {len(chosen)} runs here: `bnd runs` lists them")
+    return Run(*chosen[int(number)][:4])
+
+
+def _inside(here: str, project: str | None) -> bool:
+    if not project:
+        return False
+    project = os.path.realpath(project)
+    return here == project or here.startswith(project.rstrip(os.sep) + os.sep)
+
+
+def resolve_id(con: sqlite3.Connection, text: str) -> int:
+    """The number of the run that `text` names."""
+    return resolve(con, text).id
+
+
+def resolve_place(con: sqlite3.Connection, text: str) -> tuple[Run, int | None]:
+    """RUN or RUN:SEQ."""
+    name, colon, seq = text.rpartition(":")
+    if colon and seq.isdigit():
+        run = resolve(con, name)
+        if not con.execute("select 1 from event where run = ? and seq = ?", (run.id, int(seq))).fetchone():
+            raise NotFound(f"run {run.run} has no event {seq}: `bnd show {run.run}` lists them")
+        return run, int(seq)
+    return resolve(con, text), None
+
+
+# -- steps ------------------------------------------------------------------------------------------
+
+
+def step_at(con: sqlite3.Connection, run: Run, text: str) -> int:
+    """The seq that ``--at`` names: N, -N, turn:N, cp:N or i:N. Raises `UsageError` or `NotFound`."""
+    (last,) = con.execute("select coalesce(max(seq), 0) from event where run = ?", (run.id,)).fetchone()
+    match = re.fullmatch(r"(turn|cp|i):([0-9]{1,9})|(-?[0-9]{1,9})", text)
+    if not match:
+        raise UsageError(f"--at {text!r} is no step: use N, -N, turn:N, cp:N or i:N")
+    if match[3]:
+        number = int(match[3])
+        seq = last + 1 + number if number < 0 else number
+        if not 1 <= seq <= last:
+            raise NotFound(f"run {run.run} has events 1 to {last}: --at {text} is not one of them")
+        return seq
+    if match[1] == "turn":
+        row = con.execute(
+            "select max(seq) from event where run = ? and turn = ? and active = 1", (run.id, int(match[2]))
+        ).fetchone()
+        if row[0] is None:
+            (turns,) = con.execute("select max(turn) from event where run = ? and active = 1", (run.id,)).fetchone()
+            raise NotFound(f"run {run.run} has {turns or 0} turns: --at {text} is not one of them")
+        return int(row[0])
+    name = "checkpoints" if match[1] == "cp" else "interchanges"
+    raise NotFound(f"run {run.run} has no {name}: use an event's number or turn:N")
+
+
+def causal_past(con: sqlite3.Connection, run: Run, seq: int) -> set[int]:
+    """The seqs of everything that event `seq` came from, itself included, and what hangs on it (usage, errors)."""
+    return {row[0] for row in con.execute(load("queries/past.sql"), {"run": run.id, "seq": seq})}
+
+
+def schema_text() -> str:
+    """Views and columns with their comments, as `bnd sql --schema` prints them."""
+    out: list[str] = []
+    for line in load("views.sql").splitlines():
+        view = re.match(r"create temp view (\w+) as -- (.*)", line)
+        column = re.match(r"    .* as (\w+),? -- (.*)", line)
+        if view:
+            out += ["" if out else "", f"{view[1]}: {view[2]}"]
+        elif column:
+            out.append(f"  {column[1]:<20} {column[2]}")
+    return "\n".join(out).strip() + "\n"
+
+
+def table_schema_text() -> str:
+    """The tables under the views, as they stand in the file."""
+    return load("journal.sql")
