@@ -261,6 +261,8 @@ def _prepare(path: Path, con: sqlite3.Connection, content_of: ContentOf, *, empt
     query = Query(path, con, content_of)
     query._define()
     con.executescript(load("views.sql"))
+    if con.execute("select 1 from sqlite_master where name = 'search'").fetchone():
+        con.execute("select rowid from search limit 0")  # a virtual table is set up on first use: not under a guard
     con.execute("pragma query_only = on")
     con.set_progress_handler(query._tick, 200_000)
     con.set_authorizer(_authorize)
@@ -377,8 +379,51 @@ def step_at(con: sqlite3.Connection, run: Run, text: str) -> int:
 
 
 def causal_past(con: sqlite3.Connection, run: Run, seq: int) -> set[int]:
-    """The seqs of everything that event `seq` came from, itself included, and what hangs on it (usage, errors)."""
-    return {row[0] for row in con.execute(load("queries/past.sql"), {"run": run.id, "seq": seq})}
+    """The seqs of everything that event `seq` came from, itself included, and what hangs on those steps up to it
+    (usage, errors). A step that follows parallel calls has all their results among its causes."""
+    rows = con.execute(
+        "select seq, kind, parent_seq, result_seq from event where run = ? and seq <= ?", (run.id, seq)
+    ).fetchall()
+    kinds = {row[0]: row[1] for row in rows}
+    parents = {row[0]: row[2] for row in rows}
+    results = {row[0]: row[3] for row in rows if row[3] is not None and row[3] <= seq}
+    calls_of = {result: call for call, result in results.items()}
+    calls_after: dict[int, list[int]] = {}
+    for number, kind, parent, _ in rows:
+        if kind == "tool_call" and kinds.get(parent) == "tool_call":
+            calls_after.setdefault(parent, []).append(number)
+    past: set[int] = set()
+    queue = [seq]
+    while queue:
+        one = queue.pop()
+        if one in past or one not in kinds:
+            continue
+        past.add(one)
+        parent = parents[one]
+        if parent is None:
+            continue
+        queue.append(parent)
+        if kinds[one] != "tool_result" and kinds.get(parent) == "tool_result":
+            for call in _parallel(calls_of.get(parent), kinds, parents, calls_after):
+                queue += [call, *([results[call]] if call in results else [])]
+    past.update(n for n, kind, parent, _ in rows if kind in ("usage", "meta", "error") and parent in past)
+    return past
+
+
+def _parallel(
+    call: int | None, kinds: dict[int, str], parents: dict[int, int | None], after: dict[int, list[int]]
+) -> Iterator[int]:
+    """The calls of the same answer: those that follow each other without a result in between."""
+    if call is None:
+        return
+    top = call
+    while (parent := parents.get(top)) is not None and kinds.get(parent) == "tool_call":
+        top = parent
+    queue = [top]
+    while queue:
+        one = queue.pop()
+        yield one
+        queue += after.get(one, [])
 
 
 def schema_text() -> str:

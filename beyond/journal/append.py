@@ -295,3 +295,13 @@ class _Owners:
 def damage_json(damage: Iterable[Any]) -> list[dict[str, Any]]:
     """Damage as it is kept with a source."""
     return [asdict(item) for item in damage]
+
+
+def add_note(journal: Journal, run_id: int, seq: int | None, text: str) -> None:
+    """Keeps a remark on a run or on one of its steps."""
+    from beyond.event import printable
+
+    with journal.write() as con:
+        con.execute(
+            "insert into note (run, seq, text, made_at) values (?, ?, ?, ?)", (run_id, seq, printable(text), now_ms())
+        )

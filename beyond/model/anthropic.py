@@ -66,7 +66,14 @@ def stream(message: Message) -> list[bytes]:
 def models(names: list[str]) -> bytes:
     """The list of models."""
     data = [model(name) for name in names]
-    return _dump({"data": data, "has_more": False, "first_id": names[0] if names else None, "last_id": names[-1] if names else None})
+    return _dump(
+        {
+            "data": data,
+            "has_more": False,
+            "first_id": names[0] if names else None,
+            "last_id": names[-1] if names else None,
+        }
+    )
 
 
 def model(name: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """A block of thinking. Anthropic: signed, and checked when it comes back. OpenAI: `reasoning_content`, a summary."""
+    """A block of thinking. Anthropic: signed, checked when it comes back. OpenAI: `reasoning_content`, or a summary."""
 
     text: str
 
@@ -55,7 +55,8 @@ class Reply:
     blocks: Sequence[Block] = ()
     #: None: the server's own, else counted from the request's size.
     usage: Usage | None = None
-    #: Anthropic's word for why it stopped (`end_turn tool_use max_tokens stop_sequence refusal`); None: as the blocks say.
+    #: Anthropic's word for why it stopped (`end_turn tool_use max_tokens stop_sequence refusal`).
+    #: None: as the blocks say.
     stop: str | None = None
     #: The model that says it answered; None: the one that was asked.
     model: str | None = None

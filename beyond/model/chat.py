@@ -7,7 +7,13 @@ from typing import Any
 
 from beyond.model.blocks import Message, Text, Thinking, ToolUse, Usage, pieces
 
-_FINISH = {"end_turn": "stop", "stop_sequence": "stop", "tool_use": "tool_calls", "max_tokens": "length", "refusal": "content_filter"}
+_FINISH = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "tool_use": "tool_calls",
+    "max_tokens": "length",
+    "refusal": "content_filter",
+}
 #: The API's type for a status, where the script names none.
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_exceeded", 500: "server_error"}
 
@@ -96,7 +102,13 @@ def _choice(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
 
 
 def _envelope(message: Message, kind: str) -> dict[str, Any]:
-    return {"id": message.id, "object": kind, "created": message.created, "model": message.model, "system_fingerprint": None}
+    return {
+        "id": message.id,
+        "object": kind,
+        "created": message.created,
+        "model": message.model,
+        "system_fingerprint": None,
+    }
 
 
 def _event(data: dict[str, Any]) -> bytes:

@@ -85,7 +85,8 @@ class ModelRequest:
         """The JSON schema of each tool's input, by name, in their order."""
         found: dict[str, Mapping[str, Any]] = {}
         for tool in _items(self.data.get("tools")):
-            spec = tool.get("function") if isinstance(tool.get("function"), dict) else tool
+            function = tool.get("function")
+            spec: Mapping[str, Any] = function if isinstance(function, dict) else tool
             name = spec.get("name") or spec.get("type")
             schema = spec.get("input_schema") or spec.get("parameters")
             if isinstance(name, str):

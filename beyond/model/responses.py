@@ -8,7 +8,16 @@ from typing import Any
 
 from beyond.model.blocks import Block, Message, Text, Thinking, pieces
 
-_ECHOED = ("instructions", "max_output_tokens", "metadata", "previous_response_id", "temperature", "tool_choice", "tools", "top_p")
+_ECHOED = (
+    "instructions",
+    "max_output_tokens",
+    "metadata",
+    "previous_response_id",
+    "temperature",
+    "tool_choice",
+    "tools",
+    "top_p",
+)
 
 
 def whole(message: Message) -> bytes:

@@ -15,7 +15,7 @@ Answer = Reply | Block | str | Sequence[Block]
 
 
 class Steps:
-    """Answers by how often the model has answered since the prompt: the first one, then one after each tool's result."""
+    """Answers by how often the model has answered since the prompt: the first, then one after each round of tools."""
 
     def __init__(self, *answers: Answer) -> None:
         self._answers = answers
@@ -31,7 +31,7 @@ class InOrder:
         self._answers = list(answers)
         self._lock = threading.Lock()
 
-    def __call__(self, request: ModelRequest) -> Answer:
+    def __call__(self, _request: ModelRequest) -> Answer:
         with self._lock:
             return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
 
@@ -85,7 +85,7 @@ def _tool(request: ModelRequest, names: Sequence[str]) -> str | None:
 
 
 def _call(request: ModelRequest, name: str, *given: tuple[Sequence[str], Any]) -> ToolUse:
-    """A call of a tool: each value under the first of its names that the tool knows; what else it requires is made up."""
+    """A call of a tool: each value under the first of its names that the tool knows; what else it needs is made up."""
     schema = request.tools[name]
     known = schema.get("properties")
     properties: Mapping[str, Any] = known if isinstance(known, dict) else {}
@@ -93,9 +93,8 @@ def _call(request: ModelRequest, name: str, *given: tuple[Sequence[str], Any]) -
     for names, value in given:
         key = next((key for key in names if key in properties), names[0])
         wants = properties.get(key)
-        if isinstance(wants, dict) and wants.get("type") == "array" and isinstance(value, str):
-            value = ["bash", "-lc", value]
-        out[key] = value
+        as_list = isinstance(wants, dict) and wants.get("type") == "array" and isinstance(value, str)
+        out[key] = ["bash", "-lc", value] if as_list else value
     for key in schema.get("required") or ():
         if key not in out:
             out[key] = _made_up(properties.get(key))
@@ -106,7 +105,9 @@ def _made_up(schema: Any) -> Any:
     wants = schema if isinstance(schema, dict) else {}
     if wants.get("enum"):
         return wants["enum"][0]
-    return {"integer": 1, "number": 1, "boolean": False, "array": [], "object": {}}.get(str(wants.get("type")), "scripted")
+    return {"integer": 1, "number": 1, "boolean": False, "array": [], "object": {}}.get(
+        str(wants.get("type")), "scripted"
+    )
 
 
 def run(request: ModelRequest, command: str) -> list[Block]:
@@ -142,7 +143,7 @@ def delegate(request: ModelRequest, prompt: str) -> list[Block]:
         return [Text("(no tool to delegate with)")]
     given: list[tuple[Sequence[str], Any]] = [(("description",), "look"), (("prompt", "message"), prompt)]
     properties = request.tools[name].get("properties") or {}
-    if "subagent_type" in properties and b"general-purpose" in request.body:
+    if "subagent_type" in properties and b"- general-purpose:" in request.body:
         given.append((("subagent_type",), "general-purpose"))
     if "run_in_background" in properties:
         given.append((("run_in_background",), False))
@@ -202,7 +203,11 @@ def _remember(request: ModelRequest, word: str, step: int) -> Answer:
     times = sum(bool(_REMEMBER.search(text)) for text in request.prompts)
     phase = _PHASES[min(max(times, 1), len(_PHASES)) - 1]
     if step == 0:
-        return [Thinking(f"I should keep {word} in mind."), Text("I will write notes."), *write(request, "notes.txt", f"phase {phase}\n")]
+        return [
+            Thinking(f"I should keep {word} in mind."),
+            Text("I will write notes."),
+            *write(request, "notes.txt", f"phase {phase}\n"),
+        ]
     if step == 1:
         return [*read(request, "notes.txt"), *run(request, "cat notes.txt && echo ok")]
     return f"Remembered {word}."

@@ -68,6 +68,16 @@ class ScriptedModel:
         self._listener: socket.socket | None = None
         self._port = 0
 
+    @property
+    def script(self) -> Script:
+        """What it answers by; may be changed at any time."""
+        return self._script
+
+    @script.setter
+    def script(self, script: Script) -> None:
+        self._script = script
+        self._compiled = compiled(script)
+
     # -- the life of it ------------------------------------------------------------------------------------------------
 
     @property
@@ -91,7 +101,9 @@ class ScriptedModel:
         self._start(self._accept, self._listener)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -112,15 +124,18 @@ class ScriptedModel:
 
     def _start(self, target: Callable[[socket.socket], None], sock: socket.socket) -> None:
         thread = threading.Thread(target=target, args=(sock,), name="scripted-model", daemon=True)
-        with self._lock:
+        with self._lock:  # until it has begun, so that `close` never meets a thread that hasn't
             self._threads.add(thread)
-        thread.start()
+            thread.start()
 
     def _accept(self, listener: socket.socket) -> None:
         while not self._stopping.is_set():
             try:
                 sock, _ = listener.accept()
             except OSError:
+                return
+            if self._stopping.is_set():
+                sock.close()
                 return
             self._start(self._serve, sock)
 
@@ -169,7 +184,12 @@ class ScriptedModel:
 
     def _take(self, received: http1.Received) -> ModelRequest:
         request = ModelRequest(
-            0, received.method, received.target, received.headers, received.body, _route(received.method, received.target)
+            0,
+            received.method,
+            received.target,
+            received.headers,
+            received.body,
+            _route(received.method, received.target),
         )
         body = received.body
         with contextlib.suppress(zlib.error, ValueError):
@@ -196,14 +216,16 @@ class ScriptedModel:
         if request.api == "models":
             name = request.path.rstrip("/").rpartition("/")[2]
             api = anthropic if _speaks_anthropic(request) else chat
-            return self._plain(request, api.models(self.models) if name == "models" else json.dumps(api.model(name)).encode())
+            return self._plain(
+                request, api.models(self.models) if name == "models" else json.dumps(api.model(name)).encode()
+            )
         if request.api == "count_tokens":
             return self._plain(request, json.dumps({"input_tokens": len(request.body) // 4}).encode())
         if request.api == "unknown":
             what = f"Invalid URL ({request.method} {request.path})" if not _speaks_anthropic(request) else "Not found"
             return self._failed(request, Reply(status=404, error=what))
         try:
-            reply = compiled(self.script)(request) if not callable(self.script) else self._scripted(request)
+            reply = self._compiled(request)
         except Exception as error:  # whatever a test's script raises: the test reads it in `errors`
             self.errors.append(error)
             return self._failed(request, Reply(status=500, error=f"the script failed: {error!r}"))
@@ -213,3 +235,97 @@ class ScriptedModel:
             request.sent = Sent(reply.status)
             return reply, [reply.body]
         return reply, self._message(request, reply)
+
+    def _refusal(self, request: ModelRequest) -> Problem | None:
+        if not self._checked:
+            return None
+        before = request.data.get("previous_response_id")
+        if request.api == "responses" and isinstance(before, str) and before not in self._kept:
+            return Problem(f"Previous response with id '{before}' not found.", code="previous_response_not_found")
+        return check(request)
+
+    def _plain(self, request: ModelRequest, body: bytes) -> tuple[Reply, list[bytes]]:
+        request.sent = Sent(200)
+        return Reply(body=body), [body]
+
+    def _failed(self, request: ModelRequest, reply: Reply, code: str | None = None) -> tuple[Reply, list[bytes]]:
+        request.sent = Sent(reply.status)
+        if _speaks_anthropic(request):
+            return reply, [anthropic.error(reply.status, reply.error, reply.error_type, self._new("req_"))]
+        return reply, [chat.error(reply.status, reply.error, reply.error_type, code)]
+
+    def _message(self, request: ModelRequest, reply: Reply) -> list[bytes]:
+        own, called = _PREFIXES[request.api]
+        blocks = tuple(
+            replace(block, id=self._new(called)) if isinstance(block, ToolUse) and block.id is None else block
+            for block in reply.blocks
+        )
+        stop = reply.stop or ("tool_use" if any(isinstance(block, ToolUse) for block in blocks) else "end_turn")
+        usage = reply.usage or self.usage or Usage(max(1, len(request.body) // 4), 20)
+        message = Message(
+            self._new(own), reply.model or request.model, blocks, usage, stop, reply.delta, int(time.time()),
+            reply.stream_error, request.data,
+        )  # fmt: skip
+        request.sent = Sent(reply.status, message.id, blocks, usage, stop, message.model)
+        if request.api == "responses":
+            with self._lock:
+                self._kept[message.id] = [*response_items(request.data, request.before), *responses.items(message)]
+        whole, stream = _RENDER[request.api]
+        return stream(message) if request.stream else [whole(message)]
+
+    def _new(self, prefix: str) -> str:
+        with self._lock:
+            self._ids += 1
+            number = self._ids
+        return prefix + hashlib.sha256(f"{self._seed}:{number}".encode()).hexdigest()[:24]
+
+
+def _route(method: str, target: str) -> str:
+    """Which API a path belongs to, below any prefix."""
+    path = target.partition("?")[0].rstrip("/")
+    if method in ("GET", "HEAD"):
+        if path.endswith("/api/hello"):
+            return "hello"
+        head, _, last = path.rpartition("/")
+        return "models" if last == "models" or head.endswith("/models") else "unknown"
+    if method == "POST":
+        if path.endswith("/messages/count_tokens"):
+            return "count_tokens"
+        if path.endswith("/chat/completions"):
+            return "chat"
+        if path.endswith("/messages"):
+            return "anthropic"
+        if path.endswith("/responses"):
+            return "responses"
+    return "unknown"
+
+
+def _speaks_anthropic(request: ModelRequest) -> bool:
+    if request.api in ("anthropic", "count_tokens"):
+        return True
+    if request.api in ("chat", "responses"):
+        return False
+    return request.header("anthropic-version") is not None or request.header("x-api-key") is not None
+
+
+def _response(request: ModelRequest, received: http1.Received, reply: Reply, parts: list[bytes]) -> http1.Response:
+    streamed = request.stream and reply.status < 400 and request.api not in ("count_tokens", "unknown")
+    headers = [
+        ("date", time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())),
+        ("content-type", "text/event-stream; charset=utf-8" if streamed else "application/json"),
+        ("request-id" if _speaks_anthropic(request) else "x-request-id", f"req_{request.number:08d}"),
+    ]
+    if streamed:
+        headers.append(("cache-control", "no-cache"))
+    if reply.gzip:
+        parts = http1.compress(parts)
+        headers.append(("content-encoding", "gzip"))
+    given = {name.lower() for name, _ in reply.headers}
+    headers = [*(item for item in headers if item[0] not in given), *reply.headers]
+    framing = reply.framing or ("chunked" if streamed else "length")
+    if framing == "chunked" and received.version != "HTTP/1.1":
+        framing = "close"
+    return http1.Response(
+        reply.status, headers, http1.cut_up(parts, reply.frames), framing, reply.reason, reply.delay, reply.pace,
+        reply.cut, reply.reset, bodiless=received.method == "HEAD" or reply.status in (204, 304),
+    )  # fmt: skip

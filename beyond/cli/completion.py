@@ -1,0 +1,30 @@
+"""Completing run ids and labels on the shell's command line (`_BND_COMPLETE`, see click)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+
+class RunType(click.ParamType):
+    """RUN: an id's prefix, ``@``, ``@N``, a label or a conversation's id."""
+
+    name = "run"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+        from click.shell_completion import CompletionItem
+
+        from beyond.agents import content_of
+        from beyond.errors import BeyondError
+        from beyond.query import connect
+
+        settings = ctx.find_root().obj
+        try:
+            with connect(getattr(settings, "journal", None), content_of) as query:
+                rows = query.execute("select run, coalesce(label, title, ''), label from runs order by started_at desc").fetchall()
+        except BeyondError:
+            return []
+        items = [CompletionItem(run, help=name[:60]) for run, name, _ in rows if run.startswith(incomplete)]
+        items += [CompletionItem(label) for _, _, label in rows if label and label.startswith(incomplete)]
+        return items
