@@ -55,8 +55,7 @@ class Output:
                 writer.writerow(names)
             writer.writerows(rows)
         else:
-            for line in self._json(names, rows):
-                stream.write(line + "\n")
+            stream.writelines(line + "\n" for line in self._json(names, rows))
 
     def _write_raw(self, rows: Iterable[tuple[Any, ...]], stream: TextIO) -> None:
         for row in rows:

@@ -171,7 +171,8 @@ class Query:
     def rows(self, cursor: sqlite3.Cursor) -> Iterator[tuple[Any, ...]]:
         """The rows of a query, with errors as `execute` has them."""
         try:
-            yield from cursor
+            for row in cursor:  # no `yield from`: it would close the cursor after its connection
+                yield row
         except sqlite3.Error as error:
             raise self.explain(error) from None
 
@@ -214,6 +215,10 @@ def _uri(path: Path, options: str) -> str:
 
 def _authorize(action: int, one: str | None, two: str | None, database: str | None, trigger: str | None) -> int:
     if action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE):
+        return sqlite3.SQLITE_OK
+    if action == sqlite3.SQLITE_UPDATE and one == "sqlite_master":
+        # What SQLite asks when it sets up a virtual table (json_each, pragma_…). Writing to that table takes
+        # `pragma writable_schema`, which is refused below, and a connection that isn't read-only.
         return sqlite3.SQLITE_OK
     if action == sqlite3.SQLITE_FUNCTION:
         return sqlite3.SQLITE_DENY if two in ("load_extension", "writefile", "edit") else sqlite3.SQLITE_OK

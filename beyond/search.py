@@ -148,7 +148,13 @@ def reset(con: sqlite3.Connection) -> None:
 
 
 def find(
-    query: Query, text: str, *, run: int | None = None, kinds: tuple[str, ...] = (), project: str | None = None, indexed: bool
+    query: Query,
+    text: str,
+    *,
+    run: int | None = None,
+    kinds: tuple[str, ...] = (),
+    project: str | None = None,
+    indexed: bool,
 ) -> Iterator[Hit]:
     """Steps that hold all terms of `text`, newest first. Without an index every content is looked through."""
     terms = parse(text)
@@ -168,7 +174,7 @@ def find(
             f"search s join event e on e.run = s.rowid >> {_SHIFT} and e.seq = s.rowid & {(1 << _SHIFT) - 1} "
             "join run r on r.id = e.run"
         )
-        where.insert(0, "s.text match ?")
+        where.insert(0, "s.search match ?")
         values.insert(0, _match(terms))  # type: ignore[arg-type]
     sql = (
         "select r.run, e.seq, bnd_time(e.ts), e.kind, e.tool, coalesce(r.label, r.title, ''), e.source, e.line, e.part "

@@ -199,7 +199,9 @@ def head_lines(query: Query, run: Run) -> list[str]:
         if gone:
             lines.append(f"source gone since {gone}")
         if damage:
-            lines += [f"source{f' (generation {generation})' if generation else ''}: {text}" for text in _damage(damage)]
+            lines += [
+                f"source{f' (generation {generation})' if generation else ''}: {text}" for text in _damage(damage)
+            ]
     return list(dict.fromkeys(lines))
 
 

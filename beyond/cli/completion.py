@@ -22,7 +22,9 @@ class RunType(click.ParamType):
         settings = ctx.find_root().obj
         try:
             with connect(getattr(settings, "journal", None), content_of) as query:
-                rows = query.execute("select run, coalesce(label, title, ''), label from runs order by started_at desc").fetchall()
+                rows = query.execute(
+                    "select run, coalesce(label, title, ''), label from runs order by started_at desc"
+                ).fetchall()
         except BeyondError:
             return []
         items = [CompletionItem(run, help=name[:60]) for run, name, _ in rows if run.startswith(incomplete)]

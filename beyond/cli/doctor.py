@@ -30,10 +30,9 @@ def command(ctx: click.Context) -> int:
     import platform
     import sqlite3
 
-    from beyond.cli.text import visible
-
     from beyond import __version__, agents
     from beyond.cli import options
+    from beyond.cli.text import visible
     from beyond.errors import BeyondError
     from beyond.journal import check, default_path
 

@@ -17,12 +17,11 @@ def command(ctx: click.Context, run: str) -> int:
     files are not touched; the conversation does not come back with `record --all`, only when asked for by its id.
     Exits 1 when another process that reads the journal keeps old bytes alive.
     """
-    from beyond.query import resolve_id
-
     from beyond import search
     from beyond.cli import options
     from beyond.journal import Journal
     from beyond.journal.forget import forget
+    from beyond.query import resolve_id
     from beyond.record.derive import recount
 
     settings = options(ctx)

@@ -45,7 +45,14 @@ def command(
         for hit in hits:
             click.echo(
                 json.dumps(
-                    {"run": hit.run, "seq": hit.seq, "ts": hit.ts, "kind": hit.kind, "tool": hit.tool, "snippet": hit.snippet},
+                    {
+                        "run": hit.run,
+                        "seq": hit.seq,
+                        "ts": hit.ts,
+                        "kind": hit.kind,
+                        "tool": hit.tool,
+                        "snippet": hit.snippet,
+                    },
                     ensure_ascii=False,
                 )
             )
@@ -67,7 +74,10 @@ def _lines(hit: Any) -> list[str]:
     out, at = [], 0
     for start, end in hit.marks:
         if start >= at:
-            out += [visible(hit.snippet[at:start]), click.style(visible(hit.snippet[start:end]), bold=True, fg="yellow")]
+            out += [
+                visible(hit.snippet[at:start]),
+                click.style(visible(hit.snippet[start:end]), bold=True, fg="yellow"),
+            ]
             at = end
     out.append(visible(hit.snippet[at:]))
     return [visible(head), "    " + "".join(out)]

@@ -19,7 +19,18 @@ from typing import Any, ClassVar
 import orjson
 
 from beyond.event import USAGE_PART, Places
-from beyond.ingest.base import Damage, Event, Facts, NotARecord, count, milliseconds, nul_damage, parse, parse_exactly, text_of
+from beyond.ingest.base import (
+    Damage,
+    Event,
+    Facts,
+    NotARecord,
+    count,
+    milliseconds,
+    nul_damage,
+    parse,
+    parse_exactly,
+    text_of,
+)
 from beyond.ingest.tree import NONE, Delta, Tree
 
 #: Families of records that carry no step: settings, measurements, notices, mirrors of other records.

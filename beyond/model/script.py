@@ -193,10 +193,15 @@ def codeword_script(request: ModelRequest) -> Answer:
         return run(request, "echo from-subagent") if step == 0 and request.tools else _REPORT
     hang = _HANG.search(prompt)
     if hang and request.tools:
-        return [Text("Working."), *run(request, f"sleep {hang[1] or 25}")] if step == 0 else "Done."
+        return [Text("Working."), *run(request, _sleep(hang[1] or "25"))] if step == 0 else "Done."
     if _COMPACT.search(prompt):
         return f"<summary>SUMMARY of the work so far. Codewords: {' '.join(codewords(request))}</summary> {_REPORT}"
     return "Done."
+
+
+def _sleep(seconds: str) -> str:
+    # A bare `sleep` is refused by newer versions of Claude Code.
+    return f'python3 -c "import time; time.sleep({seconds})"'
 
 
 def _remember(request: ModelRequest, word: str, step: int) -> Answer:
