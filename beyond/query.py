@@ -171,7 +171,7 @@ class Query:
     def rows(self, cursor: sqlite3.Cursor) -> Iterator[tuple[Any, ...]]:
         """The rows of a query, with errors as `execute` has them."""
         try:
-            for row in cursor:  # no `yield from`: it would close the cursor after its connection
+            for row in cursor:  # noqa: UP028 - `yield from` would close the cursor after its connection
                 yield row
         except sqlite3.Error as error:
             raise self.explain(error) from None
@@ -438,7 +438,7 @@ def schema_text() -> str:
         view = re.match(r"create temp view (\w+) as -- (.*)", line)
         column = re.match(r"    .* as (\w+),? -- (.*)", line)
         if view:
-            out += ["" if out else "", f"{view[1]}: {view[2]}"]
+            out += ["", f"{view[1]}: {view[2]}"]
         elif column:
             out.append(f"  {column[1]:<20} {column[2]}")
     return "\n".join(out).strip() + "\n"

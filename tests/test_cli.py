@@ -341,7 +341,7 @@ def test_follow(bnd: Any) -> None:
     file.write_bytes(b"".join(lines))  # … and comes back longer
     until(32)
     process.send_signal(signal.SIGINT)
-    out_, err = process.communicate(timeout=10)
+    _, err = process.communicate(timeout=10)
     assert process.returncode == 0, err
     assert b"Traceback" not in err
     (run,) = bnd("runs", "--json").json()

@@ -99,7 +99,7 @@ def test_linked_kinds_have_links_and_causes_come_first(path: Path) -> None:
 @given(data=st.binary(max_size=400) | st.lists(st.binary(max_size=60), max_size=8).map(b"\n".join))
 def test_arbitrary_bytes_give_events_or_damage(cli: str, data: bytes) -> None:
     reading = Reading(_found(cli))
-    lines = [line for line in data.split(b"\n")]
+    lines = list(data.split(b"\n"))
     reading.feed(lines)
     reading.flush()
     spoken_for = {d.line for d in reading.ingester.damage} | {e[0] for e in reading.events.values()}

@@ -150,7 +150,7 @@ def _run() -> int:
     except (KeyboardInterrupt, click.Abort):
         click.echo("", err=True)
         return 130
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):  # click ends with SystemExit when a pipe is closed
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:

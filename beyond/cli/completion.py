@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 
-class RunType(click.ParamType):
+class RunType(click.types.StringParamType):
     """RUN: an id's prefix, ``@``, ``@N``, a label or a conversation's id."""
 
     name = "run"
