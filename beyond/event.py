@@ -135,9 +135,12 @@ def without_reminders(text: str) -> str:
 #: - tool_call: the input as `canonical_json`: equal numbers are equal, of two equal keys the last counts.
 #: - the texts: as they are, without the reminders that a CLI injects and takes away again at will.
 #: Lone surrogates are hashed as they are (WTF-8), so that a fork that re-emits them stays equal.
-def canonical(kind: str, content: str | None, places: Places, value: Any = None) -> bytes:
-    """The bytes that stand for an event's content in its link. `value` is a tool call's parsed input."""
-    if kind == "tool_call":
+def canonical(kind: str, content: str | None, places: Places, value: Any = None, text: str | None = None) -> bytes:
+    """The bytes that stand for an event's content in its link. `value` is a tool call's parsed input, `text` its
+    canonical JSON where the caller has it."""
+    if text is not None:
+        pass
+    elif kind == "tool_call":
         text = canonical_json(value) if value is not None else content or ""
     else:
         text = content or ""

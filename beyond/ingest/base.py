@@ -47,6 +47,7 @@ class Event:
         "tool_id",
         "ts",
         "usage",
+        "canonical",
         "usage_key",
         "value",
     )
@@ -81,6 +82,8 @@ class Event:
         self.ts = ts
         self.source = 0
         self.line = 0
+        #: The canonical input of a tool call, where it is known already.
+        self.canonical: str | None = None
         self.tokens: tuple[int, int, int, int] | None = None
         self.usage_key: str | None = None
         #: What is special about the step: `steering` (a prompt taken from the queue while the model worked),
@@ -252,6 +255,25 @@ def text_of(value: Any) -> str:
 
 _minutes: dict[str, int] = {}
 _ZERO = timedelta(0)
+
+
+def has_odd_number(value: Any) -> bool:
+    """Whether a parsed value holds a float: it may stand for a whole number beyond 64 bits, and its text isn't canonical."""
+    if isinstance(value, float):
+        return True
+    if isinstance(value, dict):
+        return any(has_odd_number(v) for v in value.values())
+    if isinstance(value, list):
+        return any(has_odd_number(v) for v in value)
+    return False
+
+
+def canonical_input(value: Any) -> str | None:
+    """`event.canonical_json` by the fast serializer, where it gives the same; None where it may not."""
+    try:
+        return None if has_odd_number(value) else orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+    except (TypeError, orjson.JSONEncodeError, RecursionError):
+        return None
 
 
 def milliseconds(value: Any) -> int | None:

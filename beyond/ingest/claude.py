@@ -16,6 +16,7 @@ from beyond.ingest.base import (
     Event,
     Facts,
     NotARecord,
+    canonical_input,
     count,
     milliseconds,
     nul_damage,
@@ -250,8 +251,13 @@ def events_of(record: dict[str, Any], raw: bytes = b"") -> list[Event]:
     `raw` is its line: numbers beyond 64 bits, which the fast parser rounds, are read again from it.
     """
     events = _events_of(record)
-    if raw and any(e.kind in ("tool_call", "meta") and e.content and _EXPONENT.search(e.content) for e in events):
-        events = _events_of(parse_exactly(raw))
+    for event in events:
+        if event.kind == "tool_call":
+            event.canonical = canonical_input(event.value)
+            if event.canonical is None and raw and _EXPONENT.search(event.content or ""):
+                return _events_of(parse_exactly(raw))
+        elif event.kind == "meta" and raw and _EXPONENT.search(event.content or ""):
+            return _events_of(parse_exactly(raw))
     return events
 
 

@@ -181,7 +181,7 @@ class Tree:
         self._error.append(0 if event.is_error is None else 2 if event.is_error else 1)
         group = NONE
         if _LINKED[code]:
-            content = canonical(event.kind, event.content, self._places(), event.value)
+            content = canonical(event.kind, event.content, self._places(), event.value, event.canonical)
             self._digest += content_digest(event.kind, event.tool if code == _CALL else None, content)
             if code == _CALL:
                 group = self._open_call(event, index)

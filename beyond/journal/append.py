@@ -82,6 +82,7 @@ class PackBuilder:
     def clear(self) -> None:
         """Forgets what was collected."""
         self._epoch = self._journal.meta("epoch")
+        self._heads: set[int] | None = None
         self._known: dict[bytes, int] = {}
         self._new: dict[bytes, tuple[int, int, int]] = {}
         self._packs: list[tuple[int, Future[bytes]]] = []
@@ -94,10 +95,11 @@ class PackBuilder:
         tagged = tagged_hash(data)
         if tagged in self._new or tagged in self._known:
             return tagged
-        known = find_blob(self._journal.con, tagged)
-        if known is not None:
-            self._known[tagged] = known
-            return tagged
+        if hash_head(tagged) in self._journal_heads():
+            known = find_blob(self._journal.con, tagged)
+            if known is not None:
+                self._known[tagged] = known
+                return tagged
         self._new[tagged] = (len(self._packs), self._open_size, len(data))
         self._open.append(data)
         self._open_size += len(data)
@@ -105,6 +107,12 @@ class PackBuilder:
         if self._open_size >= PACK_SIZE:
             self._seal()
         return tagged
+
+    def _journal_heads(self) -> set[int]:
+        """Look-up keys of the blobs that the journal has: one query a batch in place of one a string."""
+        if self._heads is None:
+            self._heads = {head for (head,) in self._journal.con.execute("select head from blob")}
+        return self._heads
 
     def _seal(self) -> None:
         if self._open:

@@ -40,6 +40,8 @@ class ModelRequest:
     """A request as it was received, with its answer once there is one."""
 
     number: int
+    #: The id that the answer's head and an error's body name it by.
+    id: str
     method: str
     #: The request target with its query; `path` is the part before it.
     target: str

@@ -200,7 +200,7 @@ def codeword_script(request: ModelRequest) -> Answer:
 
 
 def _sleep(seconds: str) -> str:
-    # A bare `sleep` is refused by newer versions of Claude Code.
+    # Claude Code 2.1.332 refuses a long `sleep` that stands alone.
     return f'python3 -c "import time; time.sleep({seconds})"'
 
 

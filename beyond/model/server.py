@@ -185,6 +185,7 @@ class ScriptedModel:
     def _take(self, received: http1.Received) -> ModelRequest:
         request = ModelRequest(
             0,
+            self._new("req_"),
             received.method,
             received.target,
             received.headers,
@@ -251,7 +252,7 @@ class ScriptedModel:
     def _failed(self, request: ModelRequest, reply: Reply, code: str | None = None) -> tuple[Reply, list[bytes]]:
         request.sent = Sent(reply.status)
         if _speaks_anthropic(request):
-            return reply, [anthropic.error(reply.status, reply.error, reply.error_type, self._new("req_"))]
+            return reply, [anthropic.error(reply.status, reply.error, reply.error_type, request.id)]
         return reply, [chat.error(reply.status, reply.error, reply.error_type, code)]
 
     def _message(self, request: ModelRequest, reply: Reply) -> list[bytes]:
@@ -313,7 +314,7 @@ def _response(request: ModelRequest, received: http1.Received, reply: Reply, par
     headers = [
         ("date", time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())),
         ("content-type", "text/event-stream; charset=utf-8" if streamed else "application/json"),
-        ("request-id" if _speaks_anthropic(request) else "x-request-id", f"req_{request.number:08d}"),
+        ("request-id" if _speaks_anthropic(request) else "x-request-id", request.id),
     ]
     if streamed:
         headers.append(("cache-control", "no-cache"))

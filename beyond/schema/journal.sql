@@ -147,9 +147,6 @@ create table recorder (
 );
 
 -- What was recorded stays. Only `forget` and `gc` delete, and say so in `meta` for the length of their transaction.
-create trigger event_once before insert on event
-when exists (select 1 from event where run = new.run and seq = new.seq)
-begin select raise(abort, 'an event is recorded once'); end;
 create trigger event_identity before update of run, seq, source, line, part, kind on event
 begin select raise(abort, 'the identity of an event does not change'); end;
 create trigger event_stays before delete on event

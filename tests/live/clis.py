@@ -12,7 +12,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -164,7 +164,8 @@ class Agent:
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+            with suppress(subprocess.TimeoutExpired):  # what it started may hold on to its pipes
+                process.communicate(timeout=20)
 
     def say(self, prompt: str, *, resume: str | None = None, fork: bool = False) -> Said:
         """Runs the CLI with a prompt to its end; it has to end well."""

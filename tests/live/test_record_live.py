@@ -11,7 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,9 +55,10 @@ def steps(journal: Journal, run: int) -> list[Step]:
         "cache_write_tokens, result_seq, counted from event where run = ? order by seq",
         (run,),
     ).fetchall():
-        event = read(journal.reader.line(row[5], row[6])).get(row[7])
+        seq, kind, turn, tool, tool_id, source, line, part, *counts, result_seq, counted = row
+        event = read(journal.reader.line(source, line)).get(part)
         content = event.content if event is not None and event.content is not None else ""
-        out.append(Step(*row[:5], content, tuple(row[8:12]), row[12], row[13]))
+        out.append(Step(seq, kind, turn, tool, tool_id, content, tuple(counts), result_seq, counted))
     return out
 
 
@@ -104,15 +105,18 @@ def assert_bytes(journal: Journal, agent: Agent) -> None:
 def assert_as_sent(found: list[Step], requests: list[ModelRequest]) -> None:
     """A run holds just what the model said in these requests: texts, thoughts, calls with their results, tokens."""
     sent = [block for request in requests if request.sent is not None for block in request.sent.blocks]
-    of = lambda kind: [step for step in found if step.kind == kind]  # noqa: E731
+
+    def of(kind: str) -> list[Step]:
+        return [step for step in found if step.kind == kind]
+
     assert [s.content for s in of("assistant_msg")] == [b.text for b in sent if isinstance(b, Text)]
     assert [s.content for s in of("thinking")] == [b.text for b in sent if isinstance(b, Thinking)]
-    calls = {b.id: b for b in sent if isinstance(b, ToolUse)}
+    calls = {str(b.id): b for b in sent if isinstance(b, ToolUse)}
     assert [s.tool_id for s in of("tool_call")] == list(calls)
     by_seq = {step.seq: step for step in found}
     came_back = {result.id: result for request in requests for result in request.results}
     for step in of("tool_call"):
-        call = calls[step.tool_id]
+        call = calls[str(step.tool_id)]
         assert step.tool == call.name
         given = json.loads(step.content)
         assert {key: given[key] for key in call.input} == dict(call.input)
@@ -240,10 +244,10 @@ def tokens(request: ModelRequest) -> tuple[int, ...]:
 
 
 def test_killed_in_a_call_and_resumed(agent: Agent, tmp_path: Path) -> None:
-    with agent.saying("please hang for 40") as process, Journal.open(tmp_path / "x.db") as journal:
+    with agent.saying("please hang for 15") as process, Journal.open(tmp_path / "x.db") as journal:
         until = time.monotonic() + 30
         while time.monotonic() < until and not any(
-            b"time.sleep(40)" in f.path.read_bytes() for f in agent.transcripts()
+            b"time.sleep(15)" in f.path.read_bytes() for f in agent.transcripts()
         ):
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGKILL)
@@ -295,14 +299,11 @@ class Watch:
     def _recorded(self) -> dict[str, int]:
         if not self.journal.exists():
             return {}
-        with sqlite3.connect(f"file:{self.journal}?mode=ro", uri=True, timeout=5) as con:
+        with closing(sqlite3.connect(f"file:{self.journal}?mode=ro", uri=True, timeout=5)) as con:
             try:
-                rows = con.execute("select f.path, s.bytes, f.size from file f join source s on s.id = f.source")
-                return {path: max(size, bytes_) for path, bytes_, size in rows}
+                return dict(con.execute("select path, size from file"))
             except sqlite3.OperationalError:  # it is being made
                 return {}
-            finally:
-                con.rollback()
 
     def settle(self) -> None:
         """Looks until everything has arrived."""
@@ -359,10 +360,8 @@ def test_followed_while_it_works(cli: Installed, start_agent: Callable[..., Agen
                 assert process.returncode == 0
         watch.settle()
         assert follower.poll() is None
-        with sqlite3.connect(f"file:{live}?mode=ro", uri=True) as con:
-            assert {ended for (ended,) in con.execute("select ended from run")} <= {"live", "complete"}
-        con.close()
-    print("WAITS", len(watch.waits), [round(w, 2) for w in sorted(watch.waits)])
+        with closing(sqlite3.connect(f"file:{live}?mode=ro", uri=True)) as con:
+            assert {ended for (ended,) in con.execute("select ended from run")} == {"live"}
     assert len(watch.waits) >= 8
     assert max(watch.waits) <= PROMISE, sorted(watch.waits)[-5:]
     with Journal.open(live) as followed, Journal.open(tmp_path / "after.db") as after:
@@ -370,6 +369,7 @@ def test_followed_while_it_works(cli: Installed, start_agent: Callable[..., Agen
         assert fingerprint(followed) == fingerprint(after)
         assert_bytes(followed, agent)
         assert_sound(followed)
+        assert followed.con.execute("select distinct ended from run").fetchall() == [("complete",)]
         assert recorded(followed, agent) == ["unchanged"] * len(agent.transcripts())
         (conversation,) = agent.conversations()
         found = steps(followed, runs(followed)[conversation][0])
