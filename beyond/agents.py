@@ -6,13 +6,35 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from beyond.errors import UsageError
 
 if TYPE_CHECKING:
     from beyond.ingest.base import Event, Ingester
-    from beyond.store import Found
+    from beyond.ingest.found import Found
+
+
+class Store(Protocol):
+    """What a module that knows an agent CLI's store offers."""
+
+    def home(self) -> Path:
+        """Where the store is on this machine."""
+
+    def conversations(self, root: Path | None = None) -> Iterator[Found]:
+        """Every transcript in it: main files first, each followed by its subagents'."""
+
+    def belongs(self, found: Found, directory: str) -> bool:
+        """Whether a conversation began in `directory` (a real path) or in one above it."""
+
+    def describe(self, found: Found) -> Found:
+        """Adds what files beside a transcript say about it."""
+
+    def subagents(self, found: Found) -> list[Found]:
+        """The subagents' transcripts that belong to a main one."""
+
+    def recognise(self, path: Path, head: bytes) -> Found | None:
+        """The transcript that a file is, if it is one of this CLI's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +49,8 @@ class AgentCli:
     ingester: str
     #: ``module:function`` that reads the events of one line.
     content: str
-    #: ``module:function`` that finds its conversations, and the one that says where its store is.
-    conversations: str
-    home: str
-    #: ``module:function`` that tells whether a conversation began in a directory.
-    belongs: str
+    #: Module that knows its store (see `Store`).
+    store: str
     #: Versions whose transcripts the tests hold.
     formats: tuple[str, ...]
 
@@ -45,9 +64,7 @@ AGENTS: dict[str, AgentCli] = {
             program="claude",
             ingester="beyond.ingest.claude:ClaudeIngester",
             content="beyond.ingest.claude:content_of",
-            conversations="beyond.store:claude_conversations",
-            home="beyond.store:claude_home",
-            belongs="beyond.store:claude_belongs",
+            store="beyond.ingest.claude.store",
             formats=("2.1.218", "2.1.276", "2.1.332"),
         ),
         AgentCli(
@@ -56,9 +73,7 @@ AGENTS: dict[str, AgentCli] = {
             program="kimi",
             ingester="beyond.ingest.kimi:KimiIngester",
             content="beyond.ingest.kimi:content_of",
-            conversations="beyond.store:kimi_conversations",
-            home="beyond.store:kimi_home",
-            belongs="beyond.store:kimi_belongs",
+            store="beyond.ingest.kimi.store",
             formats=("0.28.0", "0.28.1", "0.29.0", "2.1.0"),
         ),
     )
@@ -90,19 +105,27 @@ def content_of(cli: str) -> Callable[[bytes], dict[int, Event]]:
     return function
 
 
+def store(cli: str) -> Store:
+    """The module that knows the store of `cli`."""
+    module: Any = import_module(row(cli).store)
+    return module  # type: ignore[no-any-return]
+
+
 def conversations(cli: str) -> Iterator[Found]:
     """The conversations in the store of `cli` on this machine."""
-    found: Iterator[Found] = _load(row(cli).conversations)()
-    return found
+    return store(cli).conversations()
 
 
 def home(cli: str) -> Path:
     """Where `cli` keeps its store on this machine."""
-    place: Path = _load(row(cli).home)()
-    return place
+    return store(cli).home()
 
 
 def belongs_to(found: Found, directory: str) -> bool:
     """Whether a conversation began in `directory` (a real path) or in one above it."""
-    check: Callable[[Found, str], bool] = _load(row(found.cli).belongs)
-    return check(found, directory)
+    return store(found.cli).belongs(found, directory)
+
+
+def subagents(found: Found) -> list[Found]:
+    """The subagents' transcripts that belong to a main one."""
+    return store(found.cli).subagents(found) if found.agent == "main" else []

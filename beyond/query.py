@@ -319,9 +319,7 @@ def _newest(con: sqlite3.Connection, text: str, tell: Callable[[str], None]) -> 
     number = text[1:] or "0"
     if not number.isdigit():
         raise UsageError(f"{text!r} names no run: use @ for the newest of this project, @1 for the one before it")
-    rows = con.execute(
-        f"{_RUN} where r.agent = 'main' order by coalesce(r.ended_at, r.recorded_at) desc, r.id desc"
-    ).fetchall()
+    rows = con.execute(f"{_RUN} where r.agent = 'main' order by coalesce(r.ended_at, r.recorded_at) desc, r.id desc").fetchall()
     projects = dict(con.execute("select id, project from run where agent = 'main'"))
     here = os.path.realpath(Path.cwd())
     mine = [row for row in rows if _inside(here, projects.get(row[0]))]
@@ -386,9 +384,7 @@ def step_at(con: sqlite3.Connection, run: Run, text: str) -> int:
 def causal_past(con: sqlite3.Connection, run: Run, seq: int) -> set[int]:
     """The seqs of everything that event `seq` came from, itself included, and what hangs on those steps up to it
     (usage, errors). A step that follows parallel calls has all their results among its causes."""
-    rows = con.execute(
-        "select seq, kind, parent_seq, result_seq from event where run = ? and seq <= ?", (run.id, seq)
-    ).fetchall()
+    rows = con.execute("select seq, kind, parent_seq, result_seq from event where run = ? and seq <= ?", (run.id, seq)).fetchall()
     kinds = {row[0]: row[1] for row in rows}
     parents = {row[0]: row[2] for row in rows}
     results = {row[0]: row[3] for row in rows if row[3] is not None and row[3] <= seq}

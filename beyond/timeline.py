@@ -199,9 +199,7 @@ def head_lines(query: Query, run: Run) -> list[str]:
         if gone:
             lines.append(f"source gone since {gone}")
         if damage:
-            lines += [
-                f"source{f' (generation {generation})' if generation else ''}: {text}" for text in _damage(damage)
-            ]
+            lines += [f"source{f' (generation {generation})' if generation else ''}: {text}" for text in _damage(damage)]
     return list(dict.fromkeys(lines))
 
 
@@ -307,9 +305,7 @@ class Walk:
         self.last = self._seqs[-1] if self._seqs else 0
 
     def _row(self, seq: int) -> dict[str, Any]:
-        cursor = self._query.execute(
-            f"select {_EVENT_COLUMNS} from events where run = ? and seq = ?", (self._run.run, seq)
-        )
+        cursor = self._query.execute(f"select {_EVENT_COLUMNS} from events where run = ? and seq = ?", (self._run.run, seq))
         return dict(zip([column[0] for column in cursor.description], cursor.fetchone(), strict=True))
 
     def here(self) -> tuple[Step, list[str]]:

@@ -12,9 +12,7 @@ from beyond import codec
 from beyond.blob import LIFT, get_varints, join, lift, make_segment, put_varints
 from beyond.event import Places, canonical, canonical_json, make_link
 
-_pieces = st.sampled_from(
-    [b':"', b'"', b"\\", b'\\"', b"\n", b"x" * LIFT, b"y" * (LIFT - 1), b'":"', b"{", b",", b"\xff", b"\0"]
-)
+_pieces = st.sampled_from([b':"', b'"', b"\\", b'\\"', b"\n", b"x" * LIFT, b"y" * (LIFT - 1), b'":"', b"{", b",", b"\xff", b"\0"])
 
 
 @settings(max_examples=400, deadline=None)

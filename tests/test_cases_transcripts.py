@@ -33,9 +33,7 @@ class Recorded:
     def texts(self, *kinds: str, active: bool | None = None) -> list[str]:
         """Contents of events of these kinds, by seq, through the read path."""
         marks = ",".join("?" * len(kinds))
-        sql = (
-            f"select e.source, e.line, e.part, r.cli from event e join run r on r.id = e.run where e.kind in ({marks})"
-        )
+        sql = f"select e.source, e.line, e.part, r.cli from event e join run r on r.id = e.run where e.kind in ({marks})"
         if active is not None:
             sql += f" and e.active = {int(active)}"
         out = []
@@ -70,9 +68,7 @@ def case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         opened.append(journal)
         if path.is_dir():
             kimi = path / "kimi-home"
-            monkeypatch.setenv(
-                "KIMI_CODE_HOME" if kimi.exists() else "CLAUDE_CONFIG_DIR", str(kimi if kimi.exists() else path)
-            )
+            monkeypatch.setenv("KIMI_CODE_HOME" if kimi.exists() else "CLAUDE_CONFIG_DIR", str(kimi if kimi.exists() else path))
             founds = list(agents.conversations("kimi" if kimi.exists() else "claude"))
         else:
             founds = [identify(path)]
@@ -426,9 +422,7 @@ def test_js_06_parallel_appends(tmp_path: Path) -> None:
     folder.mkdir()
     db = tmp_path / "x.db"
     command = f"PYTHONPATH={Path(__file__).parent.parent} {sys.executable} {script} {folder} {db}"
-    done = subprocess.run(
-        [sys.executable, CASES / "JS-06.py", command, "3"], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, CASES / "JS-06.py", command, "3"], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["appends", "24", "failed", "0"]
     with Journal.open(db) as journal:
         assert journal.con.execute("select count(*), sum(events) from run").fetchone() == (24, 24)

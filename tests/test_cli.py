@@ -147,9 +147,7 @@ def test_sql_prints_as_sqlite_utils_does(tui: Any, words: list[str]) -> None:
 def test_sql_reads_stdin_and_prints_the_schema(tui: Any) -> None:
     assert tui("sql", "-", stdin="select count(*) n from runs").json() == [{"n": 1}]
     text = tui("sql", "--schema").ok().out
-    for (
-        view
-    ) in "runs events tool_calls interchanges io checkpoints sources usage_by_day usage_by_day_local notes".split():
+    for view in "runs events tool_calls interchanges io checkpoints sources usage_by_day usage_by_day_local notes".split():
         assert f"\n{view}: " in "\n" + text
     columns = {c["name"] for c in tui("sql", "select name from pragma_table_xinfo('events')").json()}
     section = text.split("\nevents: ")[1].split("\n\n")[0]
@@ -416,8 +414,7 @@ def test_show_at_is_the_causal_past(tui: Any) -> None:
 
 def test_show_kinds_and_tools(tui: Any) -> None:
     rows = [
-        json.loads(line)
-        for line in tui("show", "@", "--kind", "tool_call", "--tool", "Bash", "--json").ok().out.splitlines()
+        json.loads(line) for line in tui("show", "@", "--kind", "tool_call", "--tool", "Bash", "--json").ok().out.splitlines()
     ]
     assert [r["tool"] for r in rows] == ["Bash"] * 3
     assert tui("show", "@", "--kind", "nonsense").code == 2

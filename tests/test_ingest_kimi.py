@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from beyond.event import USAGE_PART
 from beyond.ingest.base import Event
-from beyond.ingest.kimi import KimiIngester, content_of, events_of
+from beyond.ingest.kimi import KimiIngester, content_of
+from beyond.ingest.kimi.records import events_of
 from beyond.ingest.tree import Row
 
 FIXTURES = Path(__file__).parent / "fixtures" / "kimi"
@@ -181,9 +182,7 @@ def test_a_wire_reads_the_same_in_any_pieces(path: Path) -> None:
     assert not reading.ingester.damage
     assert not reading.of("meta") or path.parts[-8] == "compaction"
     assert all(e.ts is not None for e in reading.events.values())
-    assert {k for k, e in reading.events.items() if e.kind == "usage"} == {
-        k for k in reading.events if k[2] == USAGE_PART
-    }
+    assert {k for k, e in reading.events.items() if e.kind == "usage"} == {k for k in reading.events if k[2] == USAGE_PART}
     for row in reading.rows.values():  # causes come before effects
         assert row.parent_seq is None or row.parent_seq < row.seq
 
@@ -197,9 +196,7 @@ def test_a_wire_has_what_was_counted_by_hand(facts: Path) -> None:
     assert [e.line for e in reading.of("tool_result")] == expected["tool_result_lines"]
     assert [e.line for e in reading.of("meta")] == expected["compaction_lines"]
     assert {e.mark for e in reading.of("meta")} <= {"compaction"}
-    open_calls = [
-        e.tool_id for k, e in reading.events.items() if e.kind == "tool_call" and not reading.rows[k].result_seq
-    ]
+    open_calls = [e.tool_id for k, e in reading.events.items() if e.kind == "tool_call" and not reading.rows[k].result_seq]
     assert open_calls == expected["open_calls"]
     assert list(reading.ingester.facts.subagents) == expected["subagents"]
     assert reading.ingester.facts.project == expected["work_dir"]

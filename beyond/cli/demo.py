@@ -39,11 +39,7 @@ def command(ctx: click.Context) -> int:
         home = Path(scratch)
         with resources.as_file(resources.files("beyond") / "data" / "sample") as sample:
             shutil.copytree(sample, home / "claude")
-        env = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("BND_", "CLAUDE", "KIMI", "CODEX"))
-        }
+        env = {name: value for name, value in os.environ.items() if not name.startswith(("BND_", "CLAUDE", "KIMI", "CODEX"))}
         env |= {
             "HOME": scratch,
             "BND_JOURNAL": str(home / "demo.db"),

@@ -70,10 +70,7 @@ def command(ctx: click.Context) -> int:
         return code
     click.echo("  ".join(f"{name} {version}" for name, version in versions.items()))
     click.echo(
-        visible(
-            f"journal  {state['path']}: {state['state']}"
-            + (f", {state['bytes']:,} bytes" if state.get("bytes") else "")
-        )
+        visible(f"journal  {state['path']}: {state['state']}" + (f", {state['bytes']:,} bytes" if state.get("bytes") else ""))
     )
     for row_ in rows:
         there = f"{row_['conversations']} conversations, {row_['subagents']} subagents, {row_['bytes']:,} bytes"

@@ -32,10 +32,7 @@ def command(ctx: click.Context) -> int:
             progress("links")
             problems.extend(differing(journal))
         counts = (
-            {
-                name: journal.con.execute(f"select count(*) from {name}").fetchone()[0]  # noqa: S608
-                for name in ("run", "event", "blob", "pack")
-            }
+            {name: journal.con.execute(f"select count(*) from {name}").fetchone()[0] for name in ("run", "event", "blob", "pack")}
             if not problems
             else {}
         )

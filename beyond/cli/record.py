@@ -80,9 +80,7 @@ def report(outcomes: list[Any], *, as_json: bool, quiet: bool, verbose: bool) ->
 @click.option("--label", metavar="TEXT", help="A name of your own for the run.")
 @click.option("--follow", "-f", is_flag=True, help="Go on recording what is written here until Ctrl-C.")
 @click.pass_context
-def command(
-    ctx: click.Context, what: str | None, everything: bool, cli_name: str | None, label: str | None, follow: bool
-) -> int:
+def command(ctx: click.Context, what: str | None, everything: bool, cli_name: str | None, label: str | None, follow: bool) -> int:
     """Record conversations from the agent CLIs' own transcripts.
 
     WHAT is a transcript file or a conversation's id; without it, the newest conversation of this directory.

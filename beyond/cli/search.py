@@ -20,9 +20,7 @@ from beyond.cli.completion import RunType
 @click.option("--project", metavar="DIR", help="Only runs that began in this directory or below.")
 @click.option("-n", "count", type=click.IntRange(min=1), default=20, show_default=True, help="At most N hits.")
 @click.pass_context
-def command(
-    ctx: click.Context, text: str, run: str | None, kinds: tuple[str, ...], project: str | None, count: int
-) -> int:
+def command(ctx: click.Context, text: str, run: str | None, kinds: tuple[str, ...], project: str | None, count: int) -> int:
     """Find text in everything recorded, newest first.
 
     All words have to be there, in any order and case; "a phrase in quotes" stands as it is, prefix* finds beginnings.

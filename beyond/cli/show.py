@@ -17,9 +17,7 @@ from beyond.errors import NotFound, Refused, UsageError
 @click.argument("run", type=RunType())
 @click.option("--at", metavar="N", help="Only the causal past of a step: N, -N (from the end) or turn:N.")
 @click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only steps of this kind; may be repeated.")
-@click.option(
-    "--tool", "tools", multiple=True, metavar="NAME", help="Only calls and results of this tool; may be repeated."
-)
+@click.option("--tool", "tools", multiple=True, metavar="NAME", help="Only calls and results of this tool; may be repeated.")
 @click.option("--raw", is_flag=True, help="The source file's own bytes instead.")
 @click.option(
     "--generation",
@@ -96,9 +94,7 @@ def _raw(query: Any, run: Any, generation: int | None, force: bool) -> int:
     known = dict(rows)
     chosen = rows[-1][0] if generation is None else generation
     if chosen not in known:
-        raise NotFound(
-            f"run {run.run} has generations 0 to {rows[-1][0]}: --generation {generation} is not one of them"
-        )
+        raise NotFound(f"run {run.run} has generations 0 to {rows[-1][0]}: --generation {generation} is not one of them")
     if sys.stdout.isatty() and not force:
         raise Refused("raw bytes of a transcript can steer your terminal: pipe them, or add --force")
     for piece in query.reader.raw(known[chosen]):

@@ -25,9 +25,7 @@ from beyond.errors import UsageError
 @click.option("-r", "--raw", is_flag=True, help="Only the first column of the first row, as it is.")
 @click.option("--raw-lines", is_flag=True, help="Only the first column of each row, as it is.")
 @click.option("-p", "--param", "params", nargs=2, multiple=True, metavar="NAME VALUE", help="A :name parameter.")
-@click.option(
-    "--functions", multiple=True, metavar="CODE", help="Python code, or a .py file, that defines SQL functions."
-)
+@click.option("--functions", multiple=True, metavar="CODE", help="Python code, or a .py file, that defines SQL functions.")
 @click.option("--load-extension", multiple=True, hidden=True)
 @click.pass_context
 def command(

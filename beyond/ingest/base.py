@@ -32,6 +32,7 @@ class Event:
     """
 
     __slots__ = (
+        "canonical",
         "content",
         "group",
         "is_error",
@@ -47,7 +48,6 @@ class Event:
         "tool_id",
         "ts",
         "usage",
-        "canonical",
         "usage_key",
         "value",
     )

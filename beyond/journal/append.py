@@ -21,7 +21,7 @@ EVENT_COLUMNS = (
 ).split()
 _SOURCE = EVENT_COLUMNS.index("source")
 _USAGE = EVENT_COLUMNS.index("usage_key")
-_INSERT_EVENT = f"insert into event (run, {', '.join(EVENT_COLUMNS)}) values (?{', ?' * len(EVENT_COLUMNS)})"  # noqa: S608
+_INSERT_EVENT = f"insert into event (run, {', '.join(EVENT_COLUMNS)}) values (?{', ?' * len(EVENT_COLUMNS)})"
 #: Columns of `ThreadBatch.changed`, then the seq. Tokens are left alone where the run doesn't own them.
 _UPDATE_EVENT = """
 update event set parent_seq = ?, turn = ?, active = ?, link = ?, result_seq = ?, is_error = ?,
@@ -128,9 +128,7 @@ class PackBuilder:
         ids = dict(self._known)
         packs = []
         for size, future in self._packs:
-            cursor = con.execute(
-                "insert into pack (codec, size, data) values (?, ?, ?)", (codec.NAME, size, future.result())
-            )
+            cursor = con.execute("insert into pack (codec, size, data) values (?, ?, ?)", (codec.NAME, size, future.result()))
             packs.append(cursor.lastrowid)
         (last,) = con.execute("select coalesce(max(id), 0) from blob").fetchone()
         rows = []
@@ -216,7 +214,7 @@ def _append_run(con: sqlite3.Connection, batch: Batch, thread: ThreadBatch) -> N
         }
         names = ", ".join(columns)
         marks = ", ".join("?" * len(columns))
-        cursor = con.execute(f"insert into run ({names}) values ({marks})", tuple(columns.values()))  # noqa: S608
+        cursor = con.execute(f"insert into run ({names}) values ({marks})", tuple(columns.values()))
         thread.run_id = cursor.lastrowid
     else:
         row = con.execute("select events from run where id = ?", (thread.run_id,)).fetchone()
@@ -224,7 +222,7 @@ def _append_run(con: sqlite3.Connection, batch: Batch, thread: ThreadBatch) -> N
             raise Conflict
         if thread.columns:
             sets = ", ".join(f"{name} = ?" for name in thread.columns)
-            con.execute(f"update run set {sets} where id = ?", (*thread.columns.values(), thread.run_id))  # noqa: S608
+            con.execute(f"update run set {sets} where id = ?", (*thread.columns.values(), thread.run_id))
 
 
 def _append_source(con: sqlite3.Connection, batch: Batch) -> None:
@@ -310,6 +308,4 @@ def add_note(journal: Journal, run_id: int, seq: int | None, text: str) -> None:
     from beyond.event import printable
 
     with journal.write() as con:
-        con.execute(
-            "insert into note (run, seq, text, made_at) values (?, ?, ?, ?)", (run_id, seq, printable(text), now_ms())
-        )
+        con.execute("insert into note (run, seq, text, made_at) values (?, ?, ?, ?)", (run_id, seq, printable(text), now_ms()))

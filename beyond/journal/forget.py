@@ -67,18 +67,16 @@ class Forgotten:
     bytes: int
 
 
-def forget(
-    journal: Journal, run_id: int, recount: Recount, reset_search: Callable[[sqlite3.Connection], None]
-) -> Forgotten:
+def forget(journal: Journal, run_id: int, recount: Recount, reset_search: Callable[[sqlite3.Connection], None]) -> Forgotten:
     """Deletes a run with its subagents. Forks keep their own lines. Raises `Blocked` where a reader keeps the old
     pages alive, `Refused` for a subagent whose lines stand in its parent's file."""
     with _deleting(journal) as con:
         doomed = _family(con, run_id)
         _refuse_shared(con, doomed)
         marks = ", ".join("?" * len(doomed))
-        runs = [r for (r,) in con.execute(f"select run from run where id in ({marks})", doomed)]  # noqa: S608
-        (events,) = con.execute(f"select count(*) from event where run in ({marks})", doomed).fetchone()  # noqa: S608
-        (size,) = con.execute(f"select coalesce(sum(bytes), 0) from source where run in ({marks})", doomed).fetchone()  # noqa: S608
+        runs = [r for (r,) in con.execute(f"select run from run where id in ({marks})", doomed)]
+        (events,) = con.execute(f"select count(*) from event where run in ({marks})", doomed).fetchone()
+        (size,) = con.execute(f"select coalesce(sum(bytes), 0) from source where run in ({marks})", doomed).fetchone()
         _tombstones(con, doomed)
         _pass_on_usage(journal, con, doomed, recount)
         sources = f"(select id from source where run in ({marks}))"
@@ -111,7 +109,7 @@ def _family(con: sqlite3.Connection, run_id: int) -> list[int]:
 def _refuse_shared(con: sqlite3.Connection, doomed: list[int]) -> None:
     marks = ", ".join("?" * len(doomed))
     row = con.execute(
-        f"select r.run from event e join source s on s.id = e.source join run r on r.id = s.run "  # noqa: S608
+        f"select r.run from event e join source s on s.id = e.source join run r on r.id = s.run "
         f"where e.run in ({marks}) and s.run not in ({marks}) limit 1",
         (*doomed, *doomed),
     ).fetchone()
@@ -122,18 +120,17 @@ def _refuse_shared(con: sqlite3.Connection, doomed: list[int]) -> None:
 def _tombstones(con: sqlite3.Connection, doomed: list[int]) -> None:
     marks = ", ".join("?" * len(doomed))
     rows = con.execute(
-        f"select cli, conversation, first_hash from run where id in ({marks})",  # noqa: S608
+        f"select cli, conversation, first_hash from run where id in ({marks})",
         doomed,
     ).fetchall()
     for cli, conversation, first_hash in rows:
         others = con.execute(
-            f"select 1 from run where cli = ? and conversation is ? and agent = 'main' and id not in ({marks})",  # noqa: S608
+            f"select 1 from run where cli = ? and conversation is ? and agent = 'main' and id not in ({marks})",
             (cli, conversation, *doomed),
         ).fetchone()
         key = _key(cli, conversation, first_hash or b"") if others else _key(cli, conversation)
         con.execute(
-            "insert into forgotten (hash, forgotten_at) select ?, ? where not exists "
-            "(select 1 from forgotten where hash = ?)",
+            "insert into forgotten (hash, forgotten_at) select ?, ? where not exists (select 1 from forgotten where hash = ?)",
             (key, now_ms(), key),
         )
 
@@ -142,7 +139,7 @@ def _pass_on_usage(journal: Journal, con: sqlite3.Connection, doomed: list[int],
     """Tokens that counted for a forgotten run count for the oldest copy that is left."""
     marks = ", ".join("?" * len(doomed))
     rows = con.execute(
-        f"select c.run, c.seq, c.source, c.line, r.cli, c.usage_key from event e join event c "  # noqa: S608
+        f"select c.run, c.seq, c.source, c.line, r.cli, c.usage_key from event e join event c "
         f"on c.kind = 'usage' and c.usage_key = e.usage_key and c.counted = 0 and c.run not in ({marks}) join run r on r.id = c.run "
         f"where e.run in ({marks}) and e.kind = 'usage' and e.counted = 1 order by coalesce(r.first_ts, 1 << 62), r.run",
         (*doomed, *doomed),
@@ -178,12 +175,10 @@ def _drop_unused(journal: Journal, con: sqlite3.Connection) -> None:
     for at in range(0, len(unused), 500):
         some = unused[at : at + 500]
         marks = ", ".join("?" * len(some))
-        dirty.update(p for (p,) in con.execute(f"select distinct pack from blob where id in ({marks})", some))  # noqa: S608
+        dirty.update(p for (p,) in con.execute(f"select distinct pack from blob where id in ({marks})", some))
     dirty.update(p for (p,) in con.execute("select id from pack where id not in (select pack from blob)"))
     while True:
-        more = {
-            p for p, prefix in con.execute("select id, prefix from pack where prefix is not null") if prefix in dirty
-        }
+        more = {p for p, prefix in con.execute("select id, prefix from pack where prefix is not null") if prefix in dirty}
         if more <= dirty:
             break
         dirty |= more
@@ -191,9 +186,7 @@ def _drop_unused(journal: Journal, con: sqlite3.Connection) -> None:
         return
     marks = ", ".join("?" * len(dirty))
     keep = [
-        b
-        for (b,) in con.execute(f"select id from blob where pack in ({marks}) order by pack, offset", tuple(dirty))  # noqa: S608
-        if b in used
+        b for (b,) in con.execute(f"select id from blob where pack in ({marks}) order by pack, offset", tuple(dirty)) if b in used
     ]
     _pack_again(con, keep, codec.LIVE_LEVEL, PACK_SIZE, chain=False)
     con.executemany("delete from blob where id = ?", ((b,) for b in unused))

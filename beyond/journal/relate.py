@@ -105,7 +105,7 @@ def _guess(
     marks = ", ".join("?" * len(_AGENT_TOOLS))
     for main, *_ in mains:
         row = con.execute(
-            f"select seq from event where run = ? and kind = 'tool_call' and source = ? and line < ? and tool in ({marks}) "  # noqa: S608
+            f"select seq from event where run = ? and kind = 'tool_call' and source = ? and line < ? and tool in ({marks}) "
             "order by line desc, part desc limit 1",
             (main, *place, *_AGENT_TOOLS),
         ).fetchone()
@@ -132,16 +132,13 @@ def _native_fork(con: sqlite3.Connection, key: Key) -> list[tuple[str, tuple[obj
         mine = set(con.execute("select link, ts from event where run = ? and link is not null", (run,)))
         shared = [
             seq
-            for seq, *copied in con.execute(
-                "select seq, link, ts from event where run = ? and link is not null", (row[0],)
-            )
+            for seq, *copied in con.execute("select seq, link, ts from event where run = ? and link is not null", (row[0],))
             if tuple(copied) in mine
         ]
         if shared:
             changes.append(
                 (
-                    "update run set relation = 'fork', parent = ?, parent_seq = ?, forked_at = ?, method = 'native' "
-                    "where id = ?",
+                    "update run set relation = 'fork', parent = ?, parent_seq = ?, forked_at = ?, method = 'native' where id = ?",
                     (row[0], max(shared), max(shared), run),
                 )
             )
@@ -180,7 +177,7 @@ def unfollow(journal: Journal, alive: Callable[[int], bool]) -> None:
     marks = ", ".join("?" * len(rows))
     runs = [run for run, _ in rows]
     with journal.write() as con:
-        con.execute(f"delete from recorder where run in ({marks})", runs)  # noqa: S608
-        con.execute(f"update run set ended = 'complete' where id in ({marks})", runs)  # noqa: S608
-    keys = set(journal.con.execute(f"select cli, conversation from run where id in ({marks})", runs))  # noqa: S608
+        con.execute(f"delete from recorder where run in ({marks})", runs)
+        con.execute(f"update run set ended = 'complete' where id in ({marks})", runs)
+    keys = set(journal.con.execute(f"select cli, conversation from run where id in ({marks})", runs))
     relate(journal, keys, {}, {})

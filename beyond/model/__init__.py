@@ -11,7 +11,7 @@ sent, each with what was answered in `sent`, and `invalid` what the real API wou
 
 from beyond.model.blocks import Block, Reply, Sent, Text, Thinking, ToolUse, Usage, failure
 from beyond.model.request import ModelRequest, Result, Turn
-from beyond.model.script import InOrder, Script, Steps, codeword_script, delegate, read, run, write
+from beyond.model.script import InOrder, Rule, Script, Steps, codeword_script, delegate, read, run, write
 from beyond.model.server import ScriptedModel
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "ModelRequest",
     "Reply",
     "Result",
+    "Rule",
     "Script",
     "ScriptedModel",
     "Sent",

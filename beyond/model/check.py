@@ -25,9 +25,7 @@ class Problem:
 
 
 class _Refused(Exception):
-    def __init__(
-        self, message: str, status: int = 400, error_type: str = "invalid_request_error", code: str | None = None
-    ):
+    def __init__(self, message: str, status: int = 400, error_type: str = "invalid_request_error", code: str | None = None):
         super().__init__(message)
         self.problem = Problem(message, status, error_type, code)
 
@@ -134,9 +132,7 @@ def _anthropic_messages(messages: list[Any]) -> None:
             open_calls = _answer(blocks, i, open_calls)
         previous = role
     if previous == "assistant":
-        raise _Refused(
-            "This model does not support assistant message prefill. The conversation must end with a user message."
-        )
+        raise _Refused("This model does not support assistant message prefill. The conversation must end with a user message.")
     if open_calls:
         raise _Refused(_unanswered(len(messages) - 1, open_calls))
     _unique(ids, "messages: `tool_use` ids must be unique")
@@ -155,9 +151,7 @@ def _blocks(content: Any, i: int, *, last: bool) -> list[dict[str, Any]]:
     if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
         raise _Refused(f"messages.{i}.content: Input should be a valid list")
     if not content and not last:
-        raise _Refused(
-            f"messages.{i}: all messages must have non-empty content except for the optional final assistant message"
-        )
+        raise _Refused(f"messages.{i}: all messages must have non-empty content except for the optional final assistant message")
     for j, block in enumerate(content):
         if block.get("type") == "text":
             text = block.get("text")
@@ -178,9 +172,7 @@ def _anthropic_calls(blocks: list[dict[str, Any]], i: int) -> list[str]:
             if not isinstance(block.get("id"), str) or not _TOOL_ID.fullmatch(block["id"]):
                 raise _Refused(f"messages.{i}.content.{j}.tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'")
             if not isinstance(block.get("name"), str) or not _TOOL_NAME.fullmatch(block["name"]):
-                raise _Refused(
-                    f"messages.{i}.content.{j}.tool_use.name: String should match pattern '^[a-zA-Z0-9_-]{{1,128}}$'"
-                )
+                raise _Refused(f"messages.{i}.content.{j}.tool_use.name: String should match pattern '^[a-zA-Z0-9_-]{{1,128}}$'")
             if not isinstance(block.get("input"), dict):
                 raise _Refused(f"messages.{i}.content.{j}.tool_use.input: Input should be a valid dictionary")
             calls.append(block["id"])
@@ -277,9 +269,7 @@ def _responses(request: ModelRequest) -> None:
         kind = item.get("type", "message")
         if kind == "message":
             if item.get("role") not in ("user", "assistant", "system", "developer"):
-                raise _Refused(
-                    f"Invalid value: {item.get('role')!r}. Supported values are: 'assistant', 'system', 'user'."
-                )
+                raise _Refused(f"Invalid value: {item.get('role')!r}. Supported values are: 'assistant', 'system', 'user'.")
             if not item.get("content"):
                 raise _Refused(f"Missing required parameter: 'input[{i}].content'.")
         elif kind == "function_call":

@@ -201,9 +201,7 @@ def _anthropic(data: Mapping[str, Any]) -> Iterator[Turn]:
         for block in _items(message.get("content")):
             if block.get("type") == "tool_use":
                 given = block.get("input")
-                turn.calls.append(
-                    ToolUse(str(block.get("name")), given if isinstance(given, dict) else {}, str(block.get("id")))
-                )
+                turn.calls.append(ToolUse(str(block.get("name")), given if isinstance(given, dict) else {}, str(block.get("id"))))
             elif block.get("type") == "tool_result":
                 result = plain(block.get("content"))
                 turn.results.append(Result(str(block.get("tool_use_id")), result, block.get("is_error") is True))

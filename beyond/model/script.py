@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -105,9 +106,7 @@ def _made_up(schema: Any) -> Any:
     wants = schema if isinstance(schema, dict) else {}
     if wants.get("enum"):
         return wants["enum"][0]
-    return {"integer": 1, "number": 1, "boolean": False, "array": [], "object": {}}.get(
-        str(wants.get("type")), "scripted"
-    )
+    return {"integer": 1, "number": 1, "boolean": False, "array": [], "object": {}}.get(str(wants.get("type")), "scripted")
 
 
 def run(request: ModelRequest, command: str) -> list[Block]:
@@ -126,7 +125,7 @@ def write(request: ModelRequest, path: str, content: str) -> list[Block]:
     """A call of the tool that writes a file of the project."""
     name = _tool(request, _WRITE)
     if name is None:
-        return run(request, f"printf '%s' {json.dumps(content)} > {path}".replace("\\n", "\n"))
+        return run(request, f"printf '%s' {shlex.quote(content)} > {shlex.quote(path)}")
     return [_call(request, name, (_PATH, _path(request, name, path)), (_CONTENT, content))]
 
 

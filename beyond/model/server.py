@@ -101,9 +101,7 @@ class ScriptedModel:
         self._start(self._accept, self._listener)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
     def close(self) -> None:
@@ -217,9 +215,7 @@ class ScriptedModel:
         if request.api == "models":
             name = request.path.rstrip("/").rpartition("/")[2]
             api = anthropic if _speaks_anthropic(request) else chat
-            return self._plain(
-                request, api.models(self.models) if name == "models" else json.dumps(api.model(name)).encode()
-            )
+            return self._plain(request, api.models(self.models) if name == "models" else json.dumps(api.model(name)).encode())
         if request.api == "count_tokens":
             return self._plain(request, json.dumps({"input_tokens": len(request.body) // 4}).encode())
         if request.api == "unknown":

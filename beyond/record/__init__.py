@@ -251,28 +251,13 @@ def find(what: str | None, cli: str | None) -> list[Found]:
         found = identify(path)
         if cli and found.cli != cli:
             found.cli = cli
-        return [found, *_subagents(found)]
+        return [found, *agents.subagents(found)]
     if not SAFE_ID.match(what):
         raise NotFound(f"{what!r} is no file and no conversation's id: give one of the two, or --all")
     hits = [f for name in names for f in agents.conversations(name) if f.conversation == what]
     if not hits:
         raise NotFound(f"no conversation {what} in the stores here: see `bnd doctor` for where they are looked for")
     return hits
-
-
-def _subagents(found: Found) -> list[Found]:
-    if found.agent != "main" or found.conversation is None:
-        return []
-    folder = found.path.parent.parent if found.cli == "kimi" else found.path.parent
-    if found.cli == "claude":
-        from beyond.store import claude_subagents
-
-        return list(claude_subagents(str(found.path.with_suffix("") / "subagents"), found.conversation))
-    return [
-        Found("kimi", wire, found.conversation, wire.parent.name).look()
-        for wire in sorted(folder.glob("*/wire.jsonl"))
-        if wire.parent.name != found.agent
-    ]
 
 
 def newest_here(names: Iterable[str], directory: Path | None = None) -> list[Found]:
@@ -288,4 +273,4 @@ def newest_here(names: Iterable[str], directory: Path | None = None) -> list[Fou
     if best is None:
         looked = ", ".join(str(agents.home(n)) for n in names)
         raise NotFound(f"no conversation of {here} in {looked}: start an agent here, or use `bnd record --all`")
-    return [best, *_subagents(best)]
+    return [best, *agents.subagents(best)]

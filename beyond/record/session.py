@@ -94,9 +94,7 @@ class Session:
             head = file.read(4096)
             encoding = wrong_encoding(head)
             if encoding:
-                raise SourceError(
-                    f"{self.found.path} is {encoding}: transcripts are UTF-8; convert a copy and record that"
-                )
+                raise SourceError(f"{self.found.path} is {encoding}: transcripts are UTF-8; convert a copy and record that")
             file.seek(0)
             first = file.readline()
             if not first.endswith(b"\n") and not _complete(first):
@@ -158,9 +156,7 @@ class Session:
         con = self.journal.con
         file.seek(0)
         lines = offset = 0
-        segments = con.execute(
-            "select line, lines, size, hash from segment where source = ? order by line", (source,)
-        ).fetchall()
+        segments = con.execute("select line, lines, size, hash from segment where source = ? order by line", (source,)).fetchall()
         for line, count, size, tagged in segments:
             data = file.read(size)
             if len(data) < size or tagged_hash(data) != tagged:
@@ -177,9 +173,7 @@ class Session:
             yield number, 0, self.journal.reader.line(source, number)
 
     def _fresh(self) -> None:
-        self.ingester = agents.make_ingester(
-            self.found.cli, self.found.conversation, self.found.project, self.found.agent
-        )
+        self.ingester = agents.make_ingester(self.found.cli, self.found.conversation, self.found.project, self.found.agent)
 
     def _resume(self, run_id: int, file: BinaryIO) -> None:
         con = self.journal.con
@@ -208,9 +202,7 @@ class Session:
         (damage,) = con.execute("select damage from source where id = ?", (self.source_id,)).fetchone()
         self._stored_damage = len(damage) if damage else 0
 
-    def _replay(
-        self, run_id: int, first_hash: bytes, project: str | None, gens: list[tuple[int, int]], latest: int
-    ) -> None:
+    def _replay(self, run_id: int, first_hash: bytes, project: str | None, gens: list[tuple[int, int]], latest: int) -> None:
         """Feeds recorded generations to a new ingester."""
         self.ingester = agents.make_ingester(self.found.cli, self.found.conversation, project, self.found.agent)
         self._load_threads(run_id, first_hash)

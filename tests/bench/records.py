@@ -9,9 +9,7 @@ from random import Random
 from .corpus import Corpus, Project
 from .lines import Json, Writer, encode, uuid4
 
-TOOLS = (
-    "Agent Bash Edit Glob Grep ListAgents Read ReportFindings ScheduleWakeup Skill ToolSearch Workflow Write"
-).split()
+TOOLS = ("Agent Bash Edit Glob Grep ListAgents Read ReportFindings ScheduleWakeup Skill ToolSearch Workflow Write").split()
 SKILLS = ("dataviz", "update-config", "keybindings-help", "simplify", "code-review")
 AGENTS = ("claude", "Explore", "general-purpose", "Plan")
 BETAS = (

@@ -146,9 +146,7 @@ class Agent:
         return [str(self.cli.program), "-p", prompt, "--permission-mode", "bypassPermissions", *more]
 
     @contextmanager
-    def saying(
-        self, prompt: str, *, resume: str | None = None, fork: bool = False
-    ) -> Iterator[subprocess.Popen[bytes]]:
+    def saying(self, prompt: str, *, resume: str | None = None, fork: bool = False) -> Iterator[subprocess.Popen[bytes]]:
         """The CLI at work on a prompt; ended with everything that it started when the block is left."""
         process = subprocess.Popen(
             self.argv(prompt, resume=resume, fork=fork),

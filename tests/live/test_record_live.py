@@ -246,9 +246,7 @@ def tokens(request: ModelRequest) -> tuple[int, ...]:
 def test_killed_in_a_call_and_resumed(agent: Agent, tmp_path: Path) -> None:
     with agent.saying("please hang for 15") as process, Journal.open(tmp_path / "x.db") as journal:
         until = time.monotonic() + 30
-        while time.monotonic() < until and not any(
-            b"time.sleep(15)" in f.path.read_bytes() for f in agent.transcripts()
-        ):
+        while time.monotonic() < until and not any(b"time.sleep(15)" in f.path.read_bytes() for f in agent.transcripts()):
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
