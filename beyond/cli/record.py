@@ -118,6 +118,6 @@ def command(ctx: click.Context, what: str | None, everything: bool, cli_name: st
 
 def _record(recorder: Any, founds: list[Any], *, again: bool, quiet: bool) -> list[Any]:
     if quiet or not sys.stderr.isatty():
-        return [recorder.add(found, again=again) for found in founds]
-    with click.progressbar(founds, label="recording", file=sys.stderr) as bar:
-        return [recorder.add(found, again=again) for found in bar]
+        return recorder.add_all(founds, again=again, progress=lambda _: None)  # type: ignore[no-any-return]
+    with click.progressbar(length=sum(f.stat[0] for f in founds), label="recording", file=sys.stderr) as bar:
+        return recorder.add_all(founds, again=again, progress=lambda found: bar.update(found.stat[0]))  # type: ignore[no-any-return]

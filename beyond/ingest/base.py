@@ -124,6 +124,8 @@ class Facts:
     directories: list[str] = field(default_factory=list)
     #: subagent id → id of the tool call that started it.
     subagents: dict[str, str] = field(default_factory=dict)
+    #: Titles by the message that they end with; it may be in another conversation.
+    summaries: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
     def seen(self, ts: int | None) -> None:

@@ -6,12 +6,12 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from beyond import codec
-from beyond.blob import PACK_SIZE, Segment, hash_head, pack_tail, put_varints, tagged_hash
+from beyond.blob import PACK_SIZE, Reader, Segment, hash_head, pack_tail, put_varints, tagged_hash
 from beyond.journal import Journal, now_ms
 
 #: Columns of an event as `ThreadBatch.fresh` carries them; `run` comes first, `source` holds a generation there.
@@ -70,10 +70,27 @@ class Batch:
     threads: list[ThreadBatch]
 
 
+class ReadSide(Protocol):
+    """What preparing needs of a journal: it may be open for reading only, in another process."""
+
+    con: sqlite3.Connection
+    reader: Reader
+
+    def meta(self, key: str) -> str | int | None:
+        """A property of the file."""
+
+
+class Pool(Protocol):
+    """Where packs are compressed."""
+
+    def submit(self, fn: Any, /, *args: Any) -> Future[bytes]:
+        """Starts a call."""
+
+
 class PackBuilder:
     """Collects blobs, leaves out those that the journal has, and compresses full packs on another core."""
 
-    def __init__(self, journal: Journal, pool: ThreadPoolExecutor, level: int = codec.LIVE_LEVEL) -> None:
+    def __init__(self, journal: ReadSide, pool: Pool, level: int = codec.LIVE_LEVEL) -> None:
         self._journal = journal
         self._pool = pool
         self._level = level
@@ -120,21 +137,43 @@ class PackBuilder:
             self._packs.append((len(plain), self._pool.submit(codec.compress, plain, self._level)))
             self._open, self._open_size = [], 0
 
-    def write(self, con: sqlite3.Connection) -> dict[bytes, int]:
-        """Writes the packs inside the caller's transaction; returns blob ids by tagged hash."""
+    def take(self) -> Packed:
+        """What was collected, compressed; the builder is empty afterwards."""
         self._seal()
-        if self._known and self._journal.meta("epoch") != self._epoch:
+        packed = Packed([(size, future.result()) for size, future in self._packs], self._new, self._known, self._epoch)
+        self.clear()
+        return packed
+
+
+@dataclass(slots=True)
+class Packed:
+    """Compressed packs and the blobs in them: (pack, offset, size) by tagged hash, and ids of blobs that were there."""
+
+    packs: list[tuple[int, bytes]]
+    new: dict[bytes, tuple[int, int, int]]
+    known: dict[bytes, int]
+    epoch: str | int | None
+
+    def write(self, journal: Journal, con: sqlite3.Connection) -> dict[bytes, int]:
+        """Writes the packs inside the caller's transaction; returns blob ids by tagged hash. Raises `Conflict` where
+        blobs may have been deleted since."""
+        if self.known and journal.meta("epoch") != self.epoch:
             raise Conflict
-        ids = dict(self._known)
-        packs = []
-        for size, future in self._packs:
-            cursor = con.execute("insert into pack (codec, size, data) values (?, ?, ?)", (codec.NAME, size, future.result()))
-            packs.append(cursor.lastrowid)
+        ids = dict(self.known)
+        numbers = []
+        for size, data in self.packs:
+            cursor = con.execute("insert into pack (codec, size, data) values (?, ?, ?)", (codec.NAME, size, data))
+            numbers.append(cursor.lastrowid)
         (last,) = con.execute("select coalesce(max(id), 0) from blob").fetchone()
         rows = []
-        for number, (tagged, (pack, offset, size)) in enumerate(self._new.items(), last + 1):
-            ids[tagged] = number
-            rows.append((number, hash_head(tagged), tagged, packs[pack], offset, size))
+        for tagged, (pack, offset, size) in self.new.items():
+            there = find_blob(con, tagged)  # another process, or another worker, may have written it meanwhile
+            if there is not None:
+                ids[tagged] = there
+                continue
+            last += 1
+            ids[tagged] = last
+            rows.append((last, hash_head(tagged), tagged, numbers[pack], offset, size))
         con.executemany("insert into blob (id, head, hash, pack, offset, size) values (?, ?, ?, ?, ?, ?)", rows)
         return ids
 
@@ -152,11 +191,14 @@ def usage_hash(cli: str, key: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{cli}\0{key}".encode("utf-8", "replace")).digest()[:8], "big", signed=True)
 
 
-def append(journal: Journal, builder: PackBuilder, batches: list[Batch]) -> list[Batch]:
+def append(journal: Journal, packed: Packed, batches: list[Batch]) -> list[Batch]:
     """Writes batches in one transaction. Returns those that another process had changed: they were left out."""
     late: list[Batch] = []
     with journal.write() as con:
-        ids = builder.write(con)
+        try:
+            ids = packed.write(journal, con)
+        except Conflict:
+            return batches
         for batch in batches:
             try:
                 con.execute("savepoint batch")
@@ -166,7 +208,6 @@ def append(journal: Journal, builder: PackBuilder, batches: list[Batch]) -> list
                 con.execute("rollback to batch")
                 con.execute("release batch")
                 late.append(batch)
-    builder.clear()
     journal.reader.forget_places()
     return late
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +15,8 @@ from beyond.journal import Journal, now_ms
 from beyond.journal.append import Batch, PackBuilder, append
 from beyond.journal.forget import is_forgotten, remember
 from beyond.journal.relate import relate, unfollow
-from beyond.record.session import Empty, Session
+from beyond.record.prepare import MAX_PREPARED, WORTH_PREPARING, prepare_groups
+from beyond.record.session import Empty, Report, Session
 from beyond.store import SAFE_ID, Found, identify
 
 __all__ = ["Outcome", "Recorder", "find", "newest_here", "record"]
@@ -57,8 +58,7 @@ class Recorder:
         self._waiting: list[tuple[Session, Batch, Outcome]] = []
         self._calls: dict[tuple[str, str | None, str], str] = {}
         self._touched: set[tuple[str, str | None]] = set()
-        self._titles: dict[str, str] = {}
-        self._sessions: list[tuple[Session, Outcome]] = []
+        self._titles: dict[str, dict[str, str]] = {}
         self._files: dict[str, tuple[int, int, int, int | None]] | None = None
 
     def close(self) -> None:
@@ -111,80 +111,112 @@ class Recorder:
             self._waiting.append((session, batch, outcome))
             if session.more or self._builder.size >= _FLUSH or not always:
                 self.flush()
-        self._sessions.append((session, outcome))
 
     def flush(self) -> None:
         """Writes what is waiting."""
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
-        late = append(self.journal, self._builder, [batch for _, batch, _ in waiting])
+        late = append(self.journal, self._builder.take(), [batch for _, batch, _ in waiting])
         missed = {id(batch) for batch in late}
         for session, batch, outcome in waiting:
             if id(batch) in missed:
-                self._retry(session, outcome)
+                self._retry(session.found, outcome)
             else:
-                self._written(session, batch, outcome)
+                first = session.new_lines == 0 and session.new_events == 0
+                session.done(batch)
+                self._written(session.report(), batch, outcome, first=first)
 
-    def _written(self, session: Session, batch: Batch, outcome: Outcome) -> None:
-        first = session.new_lines == 0 and batch.expected_lines == 0 and not session.rewritten
-        session.done(batch)
-        thread = session.threads["main"]
-        outcome.run = thread.run
-        outcome.title = session.ingester.facts.title
-        outcome.new_events = session.new_events
-        outcome.new_lines = session.new_lines
+    def _written(self, report: Report, batch: Batch, outcome: Outcome, *, first: bool) -> None:
+        outcome.run, outcome.title, outcome.warnings = report.run, report.title, report.warnings
+        outcome.new_events, outcome.new_lines = report.new_events, report.new_lines
         outcome.damage = batch.damage
-        outcome.warnings = list(session.ingester.facts.warnings)
-        if session.rewritten:
+        if report.rewritten:
             outcome.status = "rewritten"
-        elif first and session.created:
+        elif first and report.created:
             outcome.status = "new"
-        elif session.new_lines or session.new_events:
-            outcome.status = "new" if outcome.status == "new" else "extended"
+        elif (report.new_lines or report.new_events) and outcome.status != "new":
+            outcome.status = "extended"
         key = (batch.cli, batch.conversation)
-        if session.new_events or session.created:
+        if report.new_events or report.created:
             self._touched.add(key)
-        if session.found.tool_id:
-            self._calls[(*key, session.found.agent)] = session.found.tool_id
-        for agent, tool_id in session.ingester.facts.subagents.items():
+        if report.tool_id:
+            self._calls[(*key, batch.threads[0].agent)] = report.tool_id
+        for agent, tool_id in report.subagents.items():
             self._calls.setdefault((*key, agent), tool_id)
+        if report.summaries:
+            self._titles.setdefault(str(Path(batch.path).parent), {}).update(report.summaries)
 
-    def _retry(self, session: Session, outcome: Outcome) -> None:
+    def _retry(self, found: Found, outcome: Outcome) -> None:
         """Another process got there first: compare with what it wrote."""
         for _ in range(20):
-            again = Session(self.journal, session.found.look(), self.label)
+            again = Session(self.journal, found.look(), self.label)
             again.open()
             ok = True
             for batch in again.batches(self._builder):
-                if append(self.journal, self._builder, [batch]):
+                if append(self.journal, self._builder.take(), [batch]):
                     ok = False
                     break
-                self._written(again, batch, outcome)
+                first = again.new_lines == 0 and again.new_events == 0
+                again.done(batch)
+                self._written(again.report(), batch, outcome, first=first)
             if ok:
                 return
-        raise BeyondError(f"{session.found.path} is written faster than it can be recorded: try again")
+        raise BeyondError(f"{found.path} is written faster than it can be recorded: try again")
+
+    def add_all(self, founds: Sequence[Found], *, again: bool = False, progress: Callable[[Found], None]) -> list[Outcome]:
+        """Records many files: new ones on several cores where that is worth it. One outcome each, in order."""
+        outcomes: dict[int, Outcome] = {}
+        for group, prepared in prepare_groups(self.journal, self._worth_preparing(founds)):
+            batches = [one.batch for one in prepared.batches]
+            late = {id(batch) for batch in append(self.journal, prepared.packed, batches)}
+            for found, one in zip(group, prepared.batches, strict=False):
+                outcome = Outcome(found.path, found.cli, found.agent, subagents=found.subagents)
+                if id(one.batch) in late:
+                    self._retry(found, outcome)
+                else:
+                    self._written(one.report, one.batch, outcome, first=True)
+                outcomes[id(found)] = outcome
+                progress(found)
+        for found in founds:
+            if id(found) not in outcomes:
+                outcomes[id(found)] = self.add(found, again=again)
+                progress(found)
+        return [outcomes[id(found)] for found in founds]
+
+    def _worth_preparing(self, founds: Sequence[Found]) -> list[Found]:
+        """Files that were never seen and are no trouble: many megabytes of them are read on several cores."""
+        if self.label is not None or self.journal.con.execute("select 1 from forgotten").fetchone():
+            return []
+        self.known(founds[0]) if founds else None
+        new = [f for f in founds if str(f.path) not in (self._files or {}) and 0 < f.stat[0] <= MAX_PREPARED]
+        return new if sum(f.stat[0] for f in new) >= WORTH_PREPARING else []
 
     def finish(self) -> None:
         """Writes the rest, and what is known only from several files together: parents and titles."""
         self.flush()
-        for session, _ in self._sessions:
-            summaries = getattr(session.ingester, "summaries", None)
-            if summaries is not None:
-                self._titles.update(summaries())
         if self._touched or self._titles:
             relate(self.journal, self._touched, self._calls, self._owned_titles())
-        self._touched, self._calls, self._titles, self._sessions = set(), {}, {}, []
+        self._touched, self._calls, self._titles = set(), {}, {}
         unfollow(self.journal, process_alive)
 
     def _owned_titles(self) -> dict[int, str]:
-        """Summary titles by the run that holds the message which they end with."""
+        """Summary titles by the run that holds the message which they end with: often another file of the folder."""
         out: dict[int, str] = {}
-        for leaf, title in self._titles.items():
-            for session, _ in self._sessions:
-                thread = session.threads.get("main")
-                if thread is not None and thread.run_id is not None and leaf in session.ingester.threads["main"].keys:
-                    out[thread.run_id] = title
+        for folder, titles in self._titles.items():
+            rows = self.journal.con.execute(
+                "select r.id, r.cli, r.conversation, f.path from file f join source s on s.id = f.source "
+                "join run r on r.id = s.run where r.agent = 'main' and f.path >= ? and f.path < ?",
+                (folder + os.sep, folder + chr(ord(os.sep) + 1)),
+            ).fetchall()
+            for run_id, cli, conversation, path in rows:
+                if os.path.dirname(path) != folder:
+                    continue
+                session = Session(self.journal, Found(cli, Path(path), conversation))
+                session.rederive(run_id)
+                for leaf, title in titles.items():
+                    if leaf in session.ingester.threads["main"].keys:
+                        out[run_id] = title
         return out
 
     def mark_gone(self, roots: Iterable[Path], seen: set[str]) -> list[str]:
@@ -225,11 +257,7 @@ def record(
     """Records files; one outcome each, in order."""
     recorder = Recorder(journal, label)
     try:
-        outcomes = []
-        for found in founds:
-            if progress is not None:
-                progress(found)
-            outcomes.append(recorder.add(found, again=again))
+        outcomes = recorder.add_all(list(founds), again=again, progress=progress or (lambda _: None))
         recorder.finish()
         return outcomes
     finally:

@@ -17,8 +17,7 @@ from beyond.errors import SourceError
 from beyond.event import PREVIEW, printable
 from beyond.ingest.base import Damage, Event, Facts, Ingester, NotARecord, parse, wrong_encoding
 from beyond.ingest.tree import Delta, Row
-from beyond.journal import Journal
-from beyond.journal.append import Batch, PackBuilder, ThreadBatch, damage_json
+from beyond.journal.append import Batch, PackBuilder, ReadSide, ThreadBatch, damage_json
 from beyond.store import Found, describe
 
 #: Bytes of a file that are read, parsed and handed to the journal at a time.
@@ -27,6 +26,22 @@ CHUNK = 8 * 1024 * 1024
 
 class Empty(Exception):
     """The file holds no step of a conversation (yet)."""
+
+
+@dataclass(slots=True)
+class Report:
+    """What a session found out, apart from the events: it crosses processes."""
+
+    run: str
+    title: str | None
+    created: bool
+    rewritten: bool
+    new_lines: int
+    new_events: int
+    tool_id: str | None
+    subagents: dict[str, str]
+    summaries: dict[str, str]
+    warnings: list[str]
 
 
 def run_id_of(cli: str, conversation: str | None, agent: str, first_hash: bytes, salt: int = 0) -> str:
@@ -56,7 +71,7 @@ _KNOWN = """select source, line, part, seq, parent_seq, turn, active, link, resu
 class Session:
     """One source file and its runs. `open` once, then `batches` whenever the file may have grown."""
 
-    def __init__(self, journal: Journal, found: Found, label: str | None = None) -> None:
+    def __init__(self, journal: ReadSide, found: Found, label: str | None = None) -> None:
         self.journal = journal
         self.found = found
         self.label = label
@@ -486,11 +501,27 @@ class Session:
         """What could not be read, also of a file that makes no run."""
         return self._damage() if hasattr(self, "ingester") else []
 
+    def report(self) -> Report:
+        """What is known so far."""
+        facts = self.ingester.facts
+        return Report(
+            run=self.threads["main"].run,
+            title=printable(facts.title) if facts.title else None,
+            created=self.created,
+            rewritten=self.rewritten,
+            new_lines=self.new_lines,
+            new_events=self.new_events,
+            tool_id=self.found.tool_id,
+            subagents=dict(facts.subagents),
+            summaries=dict(facts.summaries),
+            warnings=list(facts.warnings),
+        )
+
     def done(self, batch: Batch) -> None:
         """Called when a batch is in the journal."""
         self.source_id = batch.source_id
-        assert batch.source_id is not None
-        self.sources[self.generation] = batch.source_id
+        if batch.source_id is not None:  # None in a process that only prepares
+            self.sources[self.generation] = batch.source_id
         self._stored_tail = (batch.tail, batch.tail_line)
         for thread in self.threads.values():
             wrote = thread.batch

@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from beyond import agents
 from beyond.model import ModelRequest, Reply, ScriptedModel, Usage, codeword_script
 from beyond.model.script import reply_of
-from beyond.store import Found, claude_conversations, kimi_conversations
 from tests.conftest import LIVE_CACHE
 
 #: Seconds that one prompt may take.
@@ -87,7 +88,10 @@ class Said:
 
 
 class Agent:
-    """An installed CLI with a home, a repository and a model of its own, below `root`."""
+    """An installed CLI with a home, a repository and a model of its own, below `root`.
+
+    `root` is the test's `tmp_path`, so that its home is the one that the test's own environment leads to.
+    """
 
     def __init__(self, cli: Installed, root: Path, model: ScriptedModel) -> None:
         self.cli = cli
@@ -173,10 +177,10 @@ class Agent:
         assert said.code == 0, f"{self.cli}: exit {said.code}\n{said.out}{said.err}"
         return said
 
-    def transcripts(self) -> list[Found]:
+    def transcripts(self) -> list[Any]:
         """The files of the CLI's store as they are now, subagents' after the main ones."""
-        find = claude_conversations if self.name == "claude" else kimi_conversations
-        return sorted(find(self.store), key=lambda found: found.agent != "main")
+        assert agents.home(self.name) == self.store
+        return sorted(agents.conversations(self.name), key=lambda found: found.agent != "main")
 
     def conversations(self) -> list[str]:
         """The ids of its conversations, oldest first."""

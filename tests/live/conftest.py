@@ -38,7 +38,7 @@ def start_agent(tmp_path: Path) -> Iterator[Callable[..., Agent]]:
     def start(cli: Installed, *, delay: float = 0) -> Agent:
         model = ScriptedModel(Counted(delay=delay, cache_write=cli.cli == "claude"))
         models.append(model)
-        return Agent(cli, tmp_path / "live", model.__enter__())
+        return Agent(cli, tmp_path, model.__enter__())
 
     yield start
     for model in models:

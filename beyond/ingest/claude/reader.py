@@ -38,7 +38,6 @@ class ClaudeIngester:
         self._requests: dict[str, str | None] = {}
         self._queue: list[str] = []
         self._removed: dict[str, str] = {}
-        self._sums: dict[str, str] = {}
 
     def _make_places(self) -> Places:
         root, conversation = self.facts.project, self.facts.conversation
@@ -192,7 +191,7 @@ class ClaudeIngester:
         elif kind == "summary":
             leaf = _string(record, "leafUuid")
             if leaf is not None and isinstance(record.get("summary"), str):
-                self._sums[leaf] = record["summary"]
+                self.facts.summaries[leaf] = record["summary"]
         elif kind == "progress" and _string(record, "uuid"):
             self._thread(record).add(_string(record, "uuid"), _string(record, "parentUuid"), (), line=number, leaf=False)
         elif kind not in BOOKKEEPING:
@@ -225,10 +224,6 @@ class ClaudeIngester:
         self._removed[str(event.content)] = key
         self._linked = True
         self.threads["main"].add(key, None, (event,), line=number, prompt=True, leaf=False, guess=True, side=True)
-
-    def summaries(self) -> dict[str, str]:
-        """Titles by the uuid of the message that they end with; it may be in another conversation."""
-        return self._sums
 
     def flush(self, assign: Callable[[str, Event], int]) -> dict[str, Delta]:
         return {

@@ -26,9 +26,9 @@ walk (seq, way) as ( -- way: 'cause' of the ends, or 'search' for the calls that
     join event c on c.run = :run and c.seq = r.parent_seq and c.kind = 'tool_call'
     where w.way = 'cause'
     union
-    select a.parent, 'search' from walk w join answer a on a.seq = w.seq where w.way = 'search'
+    select a.parent, 'search' from walk w cross join answer a on a.seq = w.seq where w.way = 'search'
     union
-    select a.seq, 'search' from walk w join answer a on a.parent = w.seq where w.way = 'search'
+    select a.seq, 'search' from walk w cross join answer a on a.parent = w.seq where w.way = 'search'
     union
     select c.result_seq, 'cause'
     from walk w join event c on c.run = :run and c.seq = w.seq
@@ -40,6 +40,6 @@ past (seq) as materialized (
 select seq from past
 union
 select e.seq
-from event e join past p on p.seq = e.parent_seq
-where e.run = :run and e.seq <= :cut and e.link is null
+from event e
+where e.run = :run and e.seq <= :cut and e.link is null and e.parent_seq in (select seq from past)
 order by 1
