@@ -20,7 +20,8 @@ PROJECT := pyproject.toml setup.cfg
 
 export BND_LIVE_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/beyond-live
 # NAME=PACKAGE@VERSION; each lands in a folder NAME-VERSION of that cache (.ci/live-clis).
-LIVE_CLIS ?= claude=@anthropic-ai/claude-code@2.1.332 kimi=@moonshot-ai/kimi-code@2.1.0
+LIVE_CLIS ?= claude=@anthropic-ai/claude-code@2.1.218 claude=@anthropic-ai/claude-code@2.1.332 \
+    kimi=@moonshot-ai/kimi-code@0.28.0 kimi=@moonshot-ai/kimi-code@0.29.0 kimi=@moonshot-ai/kimi-code@2.1.0
 
 .PHONY: help demo test test-3.11 test-3.13 live live-clis check lint bench clean
 

@@ -9,14 +9,13 @@ import sqlite3
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from beyond.blob import Reader
-from beyond.errors import Ambiguous, BeyondError, NotFound, UsageError
+from beyond.errors import BeyondError, NotFound, UsageError
 from beyond.event import USAGE_PART, printable
 from beyond.journal import check, default_path, identify, translate
 from beyond.schema import load
@@ -95,16 +94,6 @@ class _Content:
             return None
         event = self._parts(source, line).get(USAGE_PART)
         return printable(json.dumps(event.usage, ensure_ascii=False)) if event is not None else None
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A run that was named: its number in the tables, and its id."""
-
-    id: int
-    run: str
-    cli: str
-    agent: str
 
 
 class Query:
@@ -272,159 +261,6 @@ def _prepare(path: Path, con: sqlite3.Connection, content_of: ContentOf, *, empt
     con.set_progress_handler(query._tick, 200_000)
     con.set_authorizer(_authorize)
     return query
-
-
-# -- naming a run -----------------------------------------------------------------------------------
-
-
-def resolve(con: sqlite3.Connection, text: str, *, tell: Callable[[str], None] = lambda _: None) -> Run:
-    """The run that `text` names: ``@``, ``@N``, a unique prefix of an id, a label, or a conversation's id.
-
-    Raises `NotFound`, or `Ambiguous` with the candidates.
-    """
-    if text.startswith("@"):
-        return _newest(con, text, tell)
-    forms = (
-        ("r.run = ?", text.lower()),
-        ("r.label = ?", text),
-        ("r.conversation = ? and r.agent = 'main'", text),
-        ("r.agent = ? and r.relation = 'subagent'", text),
-    )
-    for condition, value in forms:
-        rows = con.execute(f"{_RUN} where {condition} order by r.id", (value,)).fetchall()
-        if len(rows) == 1:
-            return Run(*rows[0][:4])
-        if rows:
-            raise _ambiguous(text, rows)
-    if re.fullmatch(r"[0-9a-fA-F]{1,12}", text):
-        low = text.lower()
-        rows = con.execute(f"{_RUN} where r.run >= ? and r.run < ? order by r.run", (low, low + "g")).fetchall()
-        if len(rows) == 1:
-            return Run(*rows[0][:4])
-        if rows:
-            raise _ambiguous(text, rows)
-    raise NotFound(f"no run {printable(text)!r}: `bnd runs` lists them")
-
-
-_RUN = "select r.id, r.run, r.cli, r.agent, coalesce(r.label, r.title, '') from run r"
-
-
-def _ambiguous(text: str, rows: list[tuple[Any, ...]]) -> Ambiguous:
-    shown = ", ".join(f"{row[1]} ({row[4][:40]})" if row[4] else row[1] for row in rows[:10])
-    more = f" and {len(rows) - 10} more" if len(rows) > 10 else ""
-    return Ambiguous(f"{text!r} fits {len(rows)} runs: {shown}{more}: give more of the id")
-
-
-def _newest(con: sqlite3.Connection, text: str, tell: Callable[[str], None]) -> Run:
-    number = text[1:] or "0"
-    if not number.isdigit():
-        raise UsageError(f"{text!r} names no run: use @ for the newest of this project, @1 for the one before it")
-    rows = con.execute(f"{_RUN} where r.agent = 'main' order by coalesce(r.ended_at, r.recorded_at) desc, r.id desc").fetchall()
-    projects = dict(con.execute("select id, project from run where agent = 'main'"))
-    here = os.path.realpath(Path.cwd())
-    mine = [row for row in rows if _inside(here, projects.get(row[0]))]
-    if not mine and rows:
-        tell("no run of this directory; taken from all projects")
-    chosen = mine or rows
-    if int(number) >= len(chosen):
-        raise NotFound(f"there are only {len(chosen)} runs here: `bnd runs` lists them")
-    return Run(*chosen[int(number)][:4])
-
-
-def _inside(here: str, project: str | None) -> bool:
-    if not project:
-        return False
-    project = os.path.realpath(project)
-    return here == project or here.startswith(project.rstrip(os.sep) + os.sep)
-
-
-def resolve_id(con: sqlite3.Connection, text: str) -> int:
-    """The number of the run that `text` names."""
-    return resolve(con, text).id
-
-
-def resolve_place(con: sqlite3.Connection, text: str) -> tuple[Run, int | None]:
-    """RUN or RUN:SEQ."""
-    name, colon, seq = text.rpartition(":")
-    if colon and seq.isdigit():
-        run = resolve(con, name)
-        if not con.execute("select 1 from event where run = ? and seq = ?", (run.id, int(seq))).fetchone():
-            raise NotFound(f"run {run.run} has no event {seq}: `bnd show {run.run}` lists them")
-        return run, int(seq)
-    return resolve(con, text), None
-
-
-# -- steps ------------------------------------------------------------------------------------------
-
-
-def step_at(con: sqlite3.Connection, run: Run, text: str) -> int:
-    """The seq that ``--at`` names: N, -N, turn:N, cp:N or i:N. Raises `UsageError` or `NotFound`."""
-    (last,) = con.execute("select coalesce(max(seq), 0) from event where run = ?", (run.id,)).fetchone()
-    match = re.fullmatch(r"(turn|cp|i):([0-9]{1,9})|(-?[0-9]{1,9})", text)
-    if not match:
-        raise UsageError(f"--at {text!r} is no step: use N, -N, turn:N, cp:N or i:N")
-    if match[3]:
-        number = int(match[3])
-        seq = last + 1 + number if number < 0 else number
-        if not 1 <= seq <= last:
-            raise NotFound(f"run {run.run} has events 1 to {last}: --at {text} is not one of them")
-        return seq
-    if match[1] == "turn":
-        row = con.execute(
-            "select max(seq) from event where run = ? and turn = ? and active = 1", (run.id, int(match[2]))
-        ).fetchone()
-        if row[0] is None:
-            (turns,) = con.execute("select max(turn) from event where run = ? and active = 1", (run.id,)).fetchone()
-            raise NotFound(f"run {run.run} has {turns or 0} turns: --at {text} is not one of them")
-        return int(row[0])
-    name = "checkpoints" if match[1] == "cp" else "interchanges"
-    raise NotFound(f"run {run.run} has no {name}: use an event's number or turn:N")
-
-
-def causal_past(con: sqlite3.Connection, run: Run, seq: int) -> set[int]:
-    """The seqs of everything that event `seq` came from, itself included, and what hangs on those steps up to it
-    (usage, errors). A step that follows parallel calls has all their results among its causes."""
-    rows = con.execute("select seq, kind, parent_seq, result_seq from event where run = ? and seq <= ?", (run.id, seq)).fetchall()
-    kinds = {row[0]: row[1] for row in rows}
-    parents = {row[0]: row[2] for row in rows}
-    results = {row[0]: row[3] for row in rows if row[3] is not None and row[3] <= seq}
-    calls_of = {result: call for call, result in results.items()}
-    calls_after: dict[int, list[int]] = {}
-    for number, kind, parent, _ in rows:
-        if kind == "tool_call" and kinds.get(parent) == "tool_call":
-            calls_after.setdefault(parent, []).append(number)
-    past: set[int] = set()
-    queue = [seq]
-    while queue:
-        one = queue.pop()
-        if one in past or one not in kinds:
-            continue
-        past.add(one)
-        parent = parents[one]
-        if parent is None:
-            continue
-        queue.append(parent)
-        if kinds[one] != "tool_result" and kinds.get(parent) == "tool_result":
-            for call in _parallel(calls_of.get(parent), kinds, parents, calls_after):
-                queue += [call, *([results[call]] if call in results else [])]
-    past.update(n for n, kind, parent, _ in rows if kind in ("usage", "meta", "error") and parent in past)
-    return past
-
-
-def _parallel(
-    call: int | None, kinds: dict[int, str], parents: dict[int, int | None], after: dict[int, list[int]]
-) -> Iterator[int]:
-    """The calls of the same answer: those that follow each other without a result in between."""
-    if call is None:
-        return
-    top = call
-    while (parent := parents.get(top)) is not None and kinds.get(parent) == "tool_call":
-        top = parent
-    queue = [top]
-    while queue:
-        one = queue.pop()
-        yield one
-        queue += after.get(one, [])
 
 
 def schema_text() -> str:

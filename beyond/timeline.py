@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from beyond.query import Query, Run, causal_past, step_at
+from beyond.naming import Run, causal_past, step_at
+from beyond.query import Query
 from beyond.text import one_line, visible
 
 #: Keys of `show --json`, exactly these.

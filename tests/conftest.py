@@ -53,6 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if name.startswith(_OURS):
             _outer.delenv(name)
     _outer.setenv("HOME", str(_scratch))
+    _outer.setenv("BND_LIVE_CACHE", str(LIVE_CACHE))  # the workers of `pytest -n` find it too
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

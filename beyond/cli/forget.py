@@ -21,7 +21,7 @@ def command(ctx: click.Context, run: str) -> int:
     from beyond.cli import options
     from beyond.journal import Journal
     from beyond.journal.forget import forget
-    from beyond.query import resolve_id
+    from beyond.naming import resolve_id
     from beyond.record.derive import recount
 
     settings = options(ctx)

@@ -19,7 +19,7 @@ def command(ctx: click.Context, run: str, text: str) -> int:
     from beyond.cli import options
     from beyond.journal import Journal
     from beyond.journal.append import add_note
-    from beyond.query import resolve_place
+    from beyond.naming import resolve_place
 
     settings = options(ctx)
     if not text.strip():

@@ -30,7 +30,8 @@ def command(ctx: click.Context, text: str, run: str | None, kinds: tuple[str, ..
     from beyond.agents import content_of
     from beyond.cli import options
     from beyond.cli.text import write_lines
-    from beyond.query import connect, resolve_id
+    from beyond.naming import resolve_id
+    from beyond.query import connect
 
     settings = options(ctx)
     search.parse(text)

@@ -49,7 +49,8 @@ def command(
     from beyond.cli import options
     from beyond.cli.text import visible, write_lines
     from beyond.event import KINDS
-    from beyond.query import connect, resolve
+    from beyond.naming import resolve
+    from beyond.query import connect
     from beyond.timeline import STEP_KEYS, head_lines, notes_of, step_lines, steps
 
     settings = options(ctx)

@@ -19,7 +19,8 @@ def command(ctx: click.Context, run: str) -> int:
     from beyond.agents import content_of
     from beyond.cli import COMMANDS, options
     from beyond.cli.text import visible
-    from beyond.query import connect, resolve
+    from beyond.naming import resolve
+    from beyond.query import connect
     from beyond.timeline import Walk, head_lines, step_lines
 
     settings = options(ctx)

@@ -14,13 +14,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from sys import intern
 
-from beyond.event import KINDS, LINK_SIZE, LINKED, Places, canonical, content_digest, make_link
+from beyond.event import LINK_SIZE, canonical, content_digest, make_link
 from beyond.ingest.base import Event
-
-_CODE = {kind: code for code, kind in enumerate(KINDS)}
-_LINKED = bytes(kind in LINKED for kind in KINDS)
-_CALL, _RESULT = _CODE["tool_call"], _CODE["tool_result"]
-NONE, WAITING = -1, -2
+from beyond.ingest.branches import CALL, CODE, IS_LINKED, NONE, RESULT, WAITING, Branches
 
 
 @dataclass(slots=True)
@@ -46,58 +42,8 @@ class Delta:
     changed: list[Row] = field(default_factory=list)
 
 
-class Tree:
+class Tree(Branches):
     """One thread of conversation (the main one, or a subagent's)."""
-
-    def __init__(self, places: Callable[[], Places]) -> None:
-        self._places = places
-        self.keys: dict[str, int] = {}
-        self.leaf = NONE
-        self._rewound = False
-        self.pinned: str | None = None
-        #: Node indexes whose parent is in no line read so far.
-        self.waiting: dict[int, str] = {}
-        self.cycles: list[int] = []
-        self._aliases: dict[int, list[str]] = {}
-        # nodes
-        self._parent = array("i")
-        self._first = array("i")
-        self._prompt = bytearray()
-        self._side = bytearray()
-        self._tail = array("i")
-        self._turns = array("i")
-        self._line = array("q")
-        self._child = array("i")  # newest line that hangs on this one and can carry the conversation on
-        self._leafable = bytearray()
-        # events
-        self._kind = bytearray()
-        self._node = array("i")
-        self._digest = bytearray()
-        self._link = bytearray()
-        self._seq = array("i")
-        self._prev = array("i")
-        self._turn = array("i")
-        self._active = bytearray()
-        self._group = array("i")
-        self._result = array("i")
-        self._error = bytearray()  # 0 unknown, 1 no, 2 yes
-        # calls and their results
-        self._calls: dict[str, list[int]] = {}  # an id may be used again after a rewind
-        self._tools: dict[int, str] = {}
-        self._groups: dict[str, int] = {}
-        self._group_calls: list[list[int]] = []
-        self._group_results: list[list[int]] = []
-        self._used: bytearray = bytearray()
-        self._results: dict[str, list[int]] = {}
-        self._tokens: dict[int, tuple[int, int, int, int]] = {}
-        self._usage: dict[str, int] = {}
-        # since the last flush
-        self._pending: list[Event] = []
-        self._flushed_nodes = 0
-        self._flushed_events = 0
-        self._touched: set[int] = set()
-        self._full = False
-        self._leaf_done = NONE
 
     # -- feeding ----------------------------------------------------------------------------------
 
@@ -170,7 +116,7 @@ class Tree:
 
     def _append(self, event: Event, node: int) -> None:
         index = len(self._kind)
-        code = _CODE[event.kind]  # type: ignore[index]
+        code = CODE[event.kind]  # type: ignore[index]
         self._kind.append(code)
         self._node.append(node)
         self._seq.append(0)
@@ -180,12 +126,12 @@ class Tree:
         self._result.append(NONE)
         self._error.append(0 if event.is_error is None else 2 if event.is_error else 1)
         group = NONE
-        if _LINKED[code]:
+        if IS_LINKED[code]:
             content = canonical(event.kind, event.content, self._places(), event.value, event.canonical)
-            self._digest += content_digest(event.kind, event.tool if code == _CALL else None, content)
-            if code == _CALL:
+            self._digest += content_digest(event.kind, event.tool if code == CALL else None, content)
+            if code == CALL:
                 group = self._open_call(event, index)
-            elif code == _RESULT and event.tool_id is not None:
+            elif code == RESULT and event.tool_id is not None:
                 self._results.setdefault(event.tool_id, []).append(index)
                 call = self._call_of(event.tool_id, index)
                 if call != NONE:
@@ -272,7 +218,7 @@ class Tree:
         self._pair_results(0 if full else first_event)
         for node in order:
             for index in self._events_of(node):
-                if _LINKED[self._kind[index]]:
+                if IS_LINKED[self._kind[index]]:
                     self._derive_link(index)
         self._derive_active(first_node, full)
         touched = self._touched
@@ -334,10 +280,6 @@ class Tree:
                 state[item - start] = 2
                 yield item
 
-    def _events_of(self, node: int) -> range:
-        last = self._first[node + 1] if node + 1 < len(self._first) else len(self._kind)
-        return range(self._first[node], last)
-
     def _derive_node(self, node: int) -> None:
         up = self._parent[node]
         tail = self._tail[up] if up >= 0 else NONE
@@ -346,7 +288,7 @@ class Tree:
         for index in self._events_of(node):
             self._turn[index] = turn
             self._prev[index] = tail
-            if _LINKED[self._kind[index]]:
+            if IS_LINKED[self._kind[index]]:
                 tail = index
         self._tail[node] = tail
 
@@ -379,7 +321,7 @@ class Tree:
         if prev == NONE:
             return []
         kind = self._kind[index]
-        if kind != _RESULT and self._kind[prev] == _RESULT:
+        if kind != RESULT and self._kind[prev] == RESULT:
             group = self._group[prev]
             if group != NONE and group != self._group[index]:
                 self._used[group] = 1
@@ -404,97 +346,6 @@ class Tree:
             parents = [bytes(self._link[c * size : c * size + size]) for c in causes if c != top]
             link = make_link(parents, bytes(self._digest[top * size : top * size + size]))
             self._link[top * size : top * size + size] = link
-
-    # -- the active branch ------------------------------------------------------------------------
-
-    def _leaf_node(self) -> int:
-        if self.pinned is not None:
-            node = self.keys.get(self.pinned, NONE)
-            if node != NONE:
-                return node
-        leaf, steps = self.leaf, 0
-        while not self._rewound and leaf >= 0 and steps < len(self._parent):  # file order is not causal
-            child = self._child[leaf]
-            if child == NONE or self._parent[child] != leaf:
-                break
-            leaf, steps = child, steps + 1
-        return leaf
-
-    def _derive_active(self, first_node: int, full: bool) -> None:
-        leaf = self._leaf_node()
-        old = self._leaf_done
-        if not full and old != NONE and leaf != old:
-            walk = leaf
-            while walk >= first_node:
-                walk = self._parent[walk]
-            full = walk != old
-        elif leaf == old and len(self._parent) == first_node:
-            return
-        if full or old == NONE:
-            was = bytes(self._active)
-            self._active = bytearray(len(self._active))
-            stop = NONE
-        else:
-            was = b""
-            stop = old
-        self._walk_active(leaf, stop)
-        for node in range(first_node if stop != NONE else 0, len(self._parent)):
-            self._adopt_loose(node)
-        self._leaf_done = leaf
-        for index in range(min(len(was), self._flushed_events)):
-            if was[index] != self._active[index]:
-                self._touched.add(index)
-
-    def _walk_active(self, leaf: int, stop: int) -> None:
-        seen: set[int] = set()
-        queue = [leaf]
-        while queue:
-            node = queue.pop()
-            while node >= 0 and node != stop and node not in seen:
-                seen.add(node)
-                for index in self._events_of(node):
-                    self._activate(index)
-                for alias in self._aliases.get(node, ()):
-                    queue.append(self.keys.get(alias, NONE))
-                node = self._parent[node]
-
-    def _activate(self, index: int) -> None:
-        self._active[index] = 1
-        group = self._group[index]
-        if group != NONE:
-            for member in (*self._group_calls[group], *self._group_results[group]):
-                if not self._active[member]:
-                    self._active[member] = 1
-                    if member < self._flushed_events:
-                        self._touched.add(member)
-
-    def _adopt_loose(self, node: int) -> None:
-        """Events beside the branch (usage, unknown records, a late side result's company) follow what they hang on."""
-        for index in self._events_of(node):
-            if self._active[index]:
-                continue
-            if _LINKED[self._kind[index]] and self._kind[index] != _RESULT and not self._side[node]:
-                continue
-            prev = self._prev[index]
-            if self._kind[index] == _RESULT:
-                if prev != NONE and self._kind[prev] == _CALL and self._active[prev]:
-                    self._active[index] = 1
-            elif self._same_branch(node):
-                self._active[index] = 1
-
-    def _same_branch(self, node: int) -> bool:
-        """Whether a line without linked events of its own hangs on the active branch, or its own events are active."""
-        own = [self._active[index] for index in self._events_of(node) if _LINKED[self._kind[index]]]
-        if own and not self._side[node]:
-            return any(own)
-        up = self._parent[node]
-        steps = 0
-        while up >= 0 and steps < 10_000:
-            events = self._events_of(up)
-            if len(events):
-                return any(self._active[i] for i in events)
-            up, steps = self._parent[up], steps + 1
-        return up == NONE
 
     # -- results ----------------------------------------------------------------------------------
 
@@ -527,7 +378,7 @@ class Tree:
     def _row(self, index: int, event: Event | None) -> Row:
         prev, result, error = self._prev[index], self._result[index], self._error[index]
         link = None
-        if _LINKED[self._kind[index]]:
+        if IS_LINKED[self._kind[index]]:
             link = bytes(self._link[index * LINK_SIZE : (index + 1) * LINK_SIZE])
         return Row(
             self._seq[index],

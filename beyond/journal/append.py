@@ -298,7 +298,7 @@ def _append_events(con: sqlite3.Connection, cli: str, thread: ThreadBatch, sourc
         if key is not None:
             number = usage_hash(cli, key)
             mine = owners.take(number)
-            row = (*row[:_USAGE], number, int(mine), *(row[_USAGE + 2 :] if mine else (None,) * 4))  # noqa: PLW2901
+            row = (*row[:_USAGE], number, int(mine), *(row[_USAGE + 2 :] if mine else (None,) * 4))
         rows.append((run_id, row[0], sources[row[_SOURCE]], *row[_SOURCE + 1 :]))
     con.executemany(_INSERT_EVENT, rows)
     if thread.changed:

@@ -140,7 +140,8 @@ def _pass_on_usage(journal: Journal, con: sqlite3.Connection, doomed: list[int],
     marks = ", ".join("?" * len(doomed))
     rows = con.execute(
         f"select c.run, c.seq, c.source, c.line, r.cli, c.usage_key from event e join event c "
-        f"on c.kind = 'usage' and c.usage_key = e.usage_key and c.counted = 0 and c.run not in ({marks}) join run r on r.id = c.run "
+        f"on c.kind = 'usage' and c.usage_key = e.usage_key and c.counted = 0 "
+        f"and c.run not in ({marks}) join run r on r.id = c.run "
         f"where e.run in ({marks}) and e.kind = 'usage' and e.counted = 1 order by coalesce(r.first_ts, 1 << 62), r.run",
         (*doomed, *doomed),
     ).fetchall()

@@ -49,7 +49,8 @@ def _copies(con: sqlite3.Connection, keys: Iterable[Key]) -> set[Key]:
     for key in keys:
         found.update(
             con.execute(
-                "select distinct c.cli, c.conversation from run r join event e on e.run = r.id and e.kind = 'usage' and e.counted = 1 "
+                "select distinct c.cli, c.conversation from run r join event e on e.run = r.id "
+                "and e.kind = 'usage' and e.counted = 1 "
                 "join event o on o.kind = 'usage' and o.usage_key = e.usage_key and o.counted = 0 join run c on c.id = o.run "
                 "where r.cli = ? and r.conversation is ?",
                 key,
@@ -121,8 +122,10 @@ def _native_fork(con: sqlite3.Connection, key: Key) -> list[tuple[str, tuple[obj
         if relation is not None:
             continue
         row = con.execute(
-            "select o.run, count(*) n from event e join event o on o.kind = 'usage' and o.usage_key = e.usage_key and o.run <> e.run "
-            "and o.counted = 1 join run r on r.id = o.run where e.run = ? and e.kind = 'usage' and e.counted = 0 and r.agent = 'main' "
+            "select o.run, count(*) n from event e join event o on o.kind = 'usage' and o.usage_key = e.usage_key "
+            "and o.run <> e.run "
+            "and o.counted = 1 join run r on r.id = o.run where e.run = ? and e.kind = 'usage' "
+            "and e.counted = 0 and r.agent = 'main' "
             "group by o.run order by n desc limit 1",
             (run,),
         ).fetchone()

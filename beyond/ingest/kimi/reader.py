@@ -17,6 +17,7 @@ from beyond.ingest.base import (
     parse,
     text_of,
 )
+from beyond.ingest.branches import NONE
 from beyond.ingest.kimi.records import (
     _AGENT_IDS,
     _BREAK,
@@ -28,7 +29,7 @@ from beyond.ingest.kimi.records import (
     _words,
     events_of,
 )
-from beyond.ingest.tree import NONE, Delta, Tree
+from beyond.ingest.tree import Delta, Tree
 
 
 class KimiIngester:
