@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from beyond.errors import UsageError
+from beyond.query import Query
 from beyond.text import visible
 
 
@@ -133,7 +134,7 @@ def _binary(value: Any) -> Any:
     raise TypeError
 
 
-def add_functions(con: sqlite3.Connection, codes: Iterable[str]) -> None:
+def add_functions(query: Query, codes: Iterable[str]) -> None:
     """Registers the functions that Python code (or a .py file) defines. It is the user's own code."""
     import inspect
 
@@ -151,4 +152,8 @@ def add_functions(con: sqlite3.Connection, codes: Iterable[str]) -> None:
             raise UsageError(f"--functions: {type(error).__name__}: {error}: correct the Python code") from None
         for name, value in names.items():
             if callable(value) and not name.startswith("_"):
-                con.create_function(name, len(inspect.signature(value).parameters), value)
+                try:
+                    count = len(inspect.signature(value).parameters)
+                except (TypeError, ValueError):  # something imported that doesn't say what it takes
+                    continue
+                query.add_function(name, count, value)

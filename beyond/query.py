@@ -31,7 +31,11 @@ _VALUE_PRAGMAS = frozenset(
     "user_version application_id page_count page_size freelist_count encoding integrity_check quick_check "
     "journal_mode schema_version data_version".split()
 )
-_LOCAL_ZONE = os.environ.get("TZ")
+#: Errors that are the file's, not the query's.
+_BROKEN = (
+    sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL,
+)  # fmt: skip
 
 
 def timestamp(ms: int | None) -> str | None:
@@ -52,7 +56,12 @@ def zone() -> str:
 def _regexp(pattern: str | None, value: Any) -> int | None:
     if pattern is None or value is None:
         return None
-    return int(re.search(pattern, str(value)) is not None)
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    try:
+        return int(re.search(str(pattern), str(value)) is not None)
+    except re.error as error:
+        raise UsageError(f"regexp: {error}: correct the pattern {str(pattern)!r}") from None
 
 
 class _Content:
@@ -105,26 +114,32 @@ class Query:
         self.reader = Reader(con)
         self._content = _Content(con, self.reader, content_of)
         self._deadline: float | None = None
-        self._failure: BeyondError | None = None
+        self._failure: BaseException | None = None
 
     def _define(self) -> None:
-        con = self.con
+        self.con.create_function("bnd_time", 1, timestamp, deterministic=True)
+        self.con.create_function("bnd_zone", 0, zone)
+        self.add_function("bnd_content", 3, self._content.content)
+        self.add_function("bnd_usage", 2, self._content.usage)
+        self.add_function("regexp", 2, _regexp)
 
-        def guard(function: Callable[..., Any]) -> Callable[..., Any]:
-            def call(*args: Any) -> Any:
-                try:
-                    return function(*args)
-                except BeyondError as error:  # SQLite would only say "user-defined function raised exception"
-                    self._failure = error
-                    raise
+    def add_function(self, name: str, count: int, function: Callable[..., Any]) -> None:
+        """Makes a function known to SQL. What it raises ends the query with that as the reason, Ctrl-C too."""
 
-            return call
+        def call(*args: Any) -> Any:
+            try:
+                return function(*args)
+            except BeyondError as error:  # SQLite would only say "user-defined function raised exception"
+                self._failure = error
+                raise
+            except Exception as error:
+                self._failure = UsageError(f"SQL: {name}() raised {type(error).__name__}: {error}: correct the function")
+                raise
+            except BaseException as error:
+                self._failure = error
+                raise
 
-        con.create_function("bnd_time", 1, timestamp, deterministic=True)
-        con.create_function("bnd_zone", 0, zone)
-        con.create_function("bnd_content", 3, guard(self._content.content))
-        con.create_function("bnd_usage", 2, guard(self._content.usage))
-        con.create_function("regexp", 2, _regexp, deterministic=True)
+        self.con.create_function(name, count, call)
 
     def content(self, source: int, line: int, part: int) -> str:
         """The content of an event, read from its line."""
@@ -168,17 +183,20 @@ class Query:
     def explain(self, error: Exception) -> BaseException:
         """What an error of SQLite means for the user's query."""
         failure, self._failure = self._failure, None
-        text = str(error)
         if failure is not None:
             return failure
-        if "interrupted" in text:
+        text = str(error).rstrip(".")
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code == sqlite3.SQLITE_INTERRUPT:
             if self._deadline is not None and time.monotonic() > self._deadline:
                 return UsageError("the query takes too long: add a limit or a condition")
             return KeyboardInterrupt()
-        if "not authorized" in text or "prohibited" in text or "authoriz" in text:
+        if code in (sqlite3.SQLITE_AUTH, sqlite3.SQLITE_READONLY) or "not authorized" in text or "prohibited" in text:
             return UsageError(f"refused ({text}): `bnd sql` only reads; other databases come in with --attach")
-        if any(word in text for word in ("malformed", "disk I/O", "locked", "not a database")):
-            return translate(error if isinstance(error, sqlite3.Error) else sqlite3.Error(text), self.path)
+        if code in _BROKEN and isinstance(error, sqlite3.Error):
+            return translate(error, self.path)
+        if "binding" in text:
+            return UsageError(f"SQL: {text}: give each :name with -p NAME VALUE")
         return UsageError(f"SQL: {text}: see `bnd sql --schema` for views and columns")
 
     def close(self) -> None:
@@ -250,7 +268,10 @@ def connect(path: Path | None, content_of: ContentOf) -> Query:
 def _prepare(path: Path, con: sqlite3.Connection, content_of: ContentOf, *, empty: bool = False) -> Query:
     con.execute("pragma trusted_schema = off")
     con.execute("pragma cache_size = -65536")
-    if empty or identify(con, path) == 0:
+    if not empty and identify(con, path) == 0:  # SQLite's own empty file: somebody is about to make a journal of it
+        con.close()
+        return _prepare(path, sqlite3.connect(":memory:", isolation_level=None), content_of, empty=True)
+    if empty:
         con.executescript(load("journal.sql"))
     query = Query(path, con, content_of)
     query._define()

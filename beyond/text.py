@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+import unicodedata
+from typing import Any
 
 _BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _UNSAFE = re.compile(f"[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u2028\\u2029{_BIDI}\\ud800-\\udfff\\ufeff]")
+
+#: Of these, what JSON allows as it is inside a string.
+_UNSAFE_IN_JSON = re.compile(f"[\\x7f-\\x9f\\u2028\\u2029{_BIDI}\\ud800-\\udfff\\ufeff]")
 
 
 def _shown(match: re.Match[str]) -> str:
@@ -25,6 +31,39 @@ def visible(text: str) -> str:
 
 
 def one_line(text: str, width: int | None = None) -> str:
-    """`text` on one line, cut with an ellipsis at `width` characters."""
+    """`text` on one line, cut with an ellipsis at `width` columns."""
     line = " ".join(visible(text).split())
-    return line[: max(width - 1, 0)] + "…" if width is not None and len(line) > width else line
+    return line if width is None else fit(line, width)
+
+
+def columns(text: str) -> int:
+    """How many columns of a terminal `text` takes."""
+    if text.isascii():
+        return len(text)
+    return sum(_wide(char) for char in text)
+
+
+def _wide(char: str) -> int:
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def fit(text: str, width: int) -> str:
+    """`text`, cut with an ellipsis where it takes more than `width` columns."""
+    if columns(text) <= width:
+        return text
+    out, taken = [], 1
+    for char in text:
+        taken += _wide(char)
+        if taken > width:
+            break
+        out.append(char)
+    return "".join(out) + "…"
+
+
+def json_text(value: Any, *, ascii_only: bool = False, default: Any = None) -> str:
+    """`value` as JSON on one line. Control characters, direction marks and lone surrogates are escaped, so that it can
+    be printed anywhere and reads back the same."""
+    text = json.dumps(value, ensure_ascii=ascii_only, default=default)
+    return _UNSAFE_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

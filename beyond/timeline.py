@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from beyond.naming import Run, causal_past, step_at
+from beyond.naming import Run, causal_past, ends_at
 from beyond.query import Query
-from beyond.text import one_line, visible
+from beyond.text import columns, fit, json_text, one_line, visible
 
 #: Keys of `show --json`, exactly these.
 STEP_KEYS = ("seq", "ts", "kind", "agent", "content", "tool", "tool_id", "model", "usage", "is_error")
 #: Lines and characters of a content that are printed without --full.
 SHORT_LINES, SHORT_CHARS = 12, 1200
+#: Ends of branches that are named above a timeline.
+_TIPS = 12
 
 
 @dataclass(slots=True)
@@ -48,8 +50,8 @@ def list_runs(
         values += [project, path, len(path) + 1, path.rstrip(os.sep) + os.sep]  # type: ignore[list-item]
     sql = (
         "select r.*, (select count(*) from checkpoints c where c.run = r.run) as checkpoints, "
-        "(select count(*) from runs s where s.parent_run = r.run and s.relation = 'subagent') as subagents "
-        f"from runs r where {' and '.join(where)} order by coalesce(r.ended_at, r.recorded_at) desc, r.run"
+        "(select count(*) from run s join run p on p.id = s.parent where p.run = r.run and s.relation = 'subagent') "
+        f"as subagents from runs r where {' and '.join(where)} order by coalesce(r.ended_at, r.recorded_at) desc, r.run"
     )
     if count is not None:
         sql += f" limit {count}"
@@ -103,23 +105,40 @@ def run_table(rows: list[dict[str, Any]], width: int) -> list[str]:
     plain = [tuple(one_line(str(cell), None) for cell in line) for line in table]
     drop = {i for i in (6, 7, 8) if all(line[i] in ("-", "0") for line in plain[1:])}
     shown = [tuple(cell for i, cell in enumerate(line) if i not in drop) for line in plain]
-    widths = [max(len(line[i]) for line in shown) for i in range(len(shown[0]))]
+    widths = [max(columns(line[i]) for line in shown) for i in range(len(shown[0]))]
     out = []
     for line in shown:
-        text = "  ".join(cell.ljust(widths[i]) for i, cell in enumerate(line)).rstrip()
-        out.append(one_line_keep(text, width) if width else text)
+        text = "  ".join(cell + " " * (widths[i] - columns(cell)) for i, cell in enumerate(line)).rstrip()
+        out.append(fit(text, width) if width else text)
     return out
 
 
-def one_line_keep(text: str, width: int) -> str:
-    """`text` cut at the width of the terminal, its spacing kept."""
-    return text if len(text) <= width else text[: width - 1] + "…"
-
-
 _EVENT_COLUMNS = (
-    "seq, ts, kind, agent, content, tool, tool_id, model, usage, is_error, turn, parent_seq, active, mark, "
+    "seq, ts, kind, agent, content, tool, tool_id, model, is_error, turn, parent_seq, active, mark, "
     "input_tokens, output_tokens, cache_read_tokens, cache_write_tokens"
 )
+
+
+#: Where a subagent stands whose call is unknown: after everything.
+_NOWHERE = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Which steps are to be read, and whether the usage objects come along."""
+
+    kinds: tuple[str, ...]
+    tools: tuple[str, ...]
+    usage: bool
+
+    def query(self, run: str) -> tuple[str, list[Any]]:
+        columns = _EVENT_COLUMNS + (", usage" if self.usage else "")
+        where, values = ["run = ?"], [run]
+        for name, wanted in (("kind", self.kinds), ("tool", self.tools)):
+            if wanted:
+                where.append(f"{name} in ({', '.join('?' * len(wanted))})")
+                values += wanted
+        return f"select {columns} from events where {' and '.join(where)} order by seq", values
 
 
 def steps(
@@ -129,48 +148,56 @@ def steps(
     at: str | None = None,
     kinds: tuple[str, ...] = (),
     tools: tuple[str, ...] = (),
-    inline: bool = True,
+    usage: bool = False,
 ) -> Iterator[Step]:
     """The steps of a run in the order in which they were recorded, each subagent's after the call that started it.
-    With `at`, only the causal past of that step."""
-    past = causal_past(query.con, run, step_at(query.con, run, at)) if at is not None else None
-    yield from _steps(query, run.id, run.run, past, kinds, tools, inline, 0, set())
+    With `at`, only the causal past of that step. `usage` puts the API's own usage objects into the rows."""
+    past = causal_past(query.con, run, *ends_at(query.con, run, at)) if at is not None else None
+    yield from _steps(query, run.id, run.run, past, _Wanted(kinds, tools, usage), 0, set())
+
+
+def _subagents(query: Query, run_id: int, past: set[int] | None) -> list[tuple[int, int, str]]:
+    """(seq that it stands after, number, id) of each run that was started by `run_id`: those of unknown place last.
+    Within a causal past, only those whose result is in it."""
+    rows = query.execute(
+        "select r.parent_seq, r.id, r.run, c.result_seq from run r left join event c on c.run = r.parent "
+        "and c.seq = r.parent_seq where r.parent = ? and r.relation = 'subagent' order by r.id",
+        (run_id,),
+    ).fetchall()
+    if past is not None:
+        rows = [row for row in rows if row[3] in past]
+    return sorted((_NOWHERE if seq is None else seq, number, name) for seq, number, name, _ in rows)
 
 
 def _steps(
-    query: Query,
-    run_id: int,
-    run: str,
-    past: set[int] | None,
-    kinds: tuple[str, ...],
-    tools: tuple[str, ...],
-    inline: bool,
-    depth: int,
-    seen: set[int],
+    query: Query, run_id: int, run: str, past: set[int] | None, wanted: _Wanted, depth: int, seen: set[int]
 ) -> Iterator[Step]:
     seen.add(run_id)
-    children: dict[int | None, list[tuple[int, str]]] = {}
-    if inline:
-        for seq, child, name in query.execute(
-            "select parent_seq, id, run from run where parent = ? and relation = 'subagent' order by id", (run_id,)
-        ).fetchall():
-            children.setdefault(seq, []).append((child, name))
-    cursor = query.execute(f"select {_EVENT_COLUMNS} from events where run = ? order by seq", (run,))
+    waiting = [child for child in _subagents(query, run_id, past) if child[1] not in seen]
+
+    def inside(before: float) -> Iterator[Step]:
+        while waiting and waiting[0][0] < before:
+            _, child, name = waiting.pop(0)
+            yield from _steps(query, child, name, None, wanted, depth + 1, seen)
+
+    cursor = query.execute(*wanted.query(run))
     names = [column[0] for column in cursor.description]
     for values in query.rows(cursor):
         row = dict(zip(names, values, strict=True))
-        if past is not None and row["seq"] not in past:
-            continue
-        if (not kinds or row["kind"] in kinds) and (not tools or row["tool"] in tools):
+        yield from inside(row["seq"])
+        if past is None or row["seq"] in past:
             yield Step(depth, run, row)
-        for child, name in children.pop(row["seq"], ()):
-            if child not in seen:
-                yield from _steps(query, child, name, None, kinds, tools, inline, depth + 1, seen)
-    if past is None:
-        for rest in children.values():
-            for child, name in rest:
-                if child not in seen:
-                    yield from _steps(query, child, name, None, kinds, tools, inline, depth + 1, seen)
+    yield from inside(float("inf"))
+
+
+def step_json(step: Step, *, ascii_only: bool = False) -> str:
+    """A step (read with its usage) as one line of JSON, with `STEP_KEYS` exactly."""
+    import json
+
+    row = {key: step.row[key] for key in STEP_KEYS}
+    row["usage"] = json.loads(row["usage"]) if row["usage"] else None
+    row["is_error"] = None if row["is_error"] is None else bool(row["is_error"])
+    return json_text(row, ascii_only=ascii_only)
 
 
 def notes_of(query: Query, run: str) -> dict[int | None, list[str]]:
@@ -193,7 +220,8 @@ def head_lines(query: Query, run: Run) -> list[str]:
         lines.append(f"{row['relation']} of {row['parent_run']}@{row['parent_seq'] or '?'}")
     tips = branch_tips(query, run)
     if len(tips) > 1:
-        lines.append(f"{len(tips)} branches end at events {', '.join(map(str, tips))}; the active one is not marked ~")
+        shown = ("… " if len(tips) > _TIPS else "") + ", ".join(map(str, tips[-_TIPS:]))
+        lines.append(f"{len(tips)} branches end at events {shown}; the active one is not marked ~")
     for generation, damage, gone in query.execute(
         "select generation, damage, gone_since from sources where run = ? order by generation", (run.run,)
     ):
@@ -215,20 +243,14 @@ def _damage(text: str) -> Iterator[str]:
 def branch_tips(query: Query, run: Run) -> list[int]:
     """The last step of each branch."""
     rows = query.execute(
-        "select e.seq from event e where e.run = ? and e.link is not null and e.kind <> 'tool_call' and not exists "
-        "(select 1 from event c where c.run = e.run and c.parent_seq = e.seq and c.link is not null) order by e.seq",
+        "select seq, kind, parent_seq, result_seq, turn, active from event where run = ? and link is not null order by seq",
         (run.id,),
     ).fetchall()
-    answered = {
-        row[0]
-        for row in query.execute(
-            "select c.result_seq from event c where c.run = ? and c.kind = 'tool_call' and c.result_seq is not null "
-            "and exists (select 1 from event n where n.run = c.run and n.seq > c.result_seq and n.turn = c.turn "
-            "and n.active = c.active and n.link is not null)",
-            (run.id,),
-        )
-    }
-    return [row[0] for row in rows if row[0] not in answered]
+    followed = {parent for _, _, parent, _, _, _ in rows}
+    last = {(turn, active): seq for seq, _, _, _, turn, active in rows}
+    # of calls made together, only one result is followed: the others are no ends where their turn goes on
+    followed |= {result for _, _, _, result, turn, active in rows if result and last[turn, active] > result}
+    return [seq for seq, kind, *_ in rows if kind != "tool_call" and seq not in followed]
 
 
 _SIGNS = {

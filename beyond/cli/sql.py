@@ -77,7 +77,7 @@ def command(
     )  # fmt: skip
     out.check()
     with connect(settings.journal, content_of) as journal:
-        add_functions(journal.con, functions)
+        add_functions(journal, functions)
         for alias, path in attach:
             journal.attach(alias, path)
         cursor = journal.execute(query, dict(params))

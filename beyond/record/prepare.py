@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sqlite3
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -74,8 +76,17 @@ class _Here:
 _journal: _ReadOnly | None = None
 
 
-def _start(path: str) -> None:
+def _start(path: str, parent: int) -> None:
+    """Sets a worker up: Ctrl-C is the parent's to see, and a parent that was killed takes its workers along."""
     global _journal  # noqa: PLW0603
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.2)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
     _journal = _ReadOnly(Path(path))
 
 
@@ -120,7 +131,7 @@ def prepare_groups(journal: Journal, founds: Sequence[Found]) -> Iterator[tuple[
     if not founds or workers < 2 or threading.active_count() > 1:
         return
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
-    with ProcessPoolExecutor(workers, context, _start, (str(journal.path),)) as pool:
+    with ProcessPoolExecutor(workers, context, _start, (str(journal.path), os.getpid())) as pool:
         waiting: deque[tuple[list[Found], Future[PreparedGroup]]] = deque()
         try:
             for group in _groups(founds):

@@ -25,15 +25,19 @@ select
     bnd_time(r.ended_at) as ended_at, -- newest record, UTC
     r.ended as ended, -- complete, incomplete (a call without its result) or live
     r.events as events, -- number of events; also the last seq
-    (select sum(e.input_tokens) from event e where e.run = r.id) as input_tokens, -- input not from the cache, own messages only
-    (select sum(e.output_tokens) from event e where e.run = r.id) as output_tokens, -- output, own messages only
-    (select sum(e.cache_read_tokens) from event e where e.run = r.id) as cache_read_tokens, -- input from the cache
-    (select sum(e.cache_write_tokens) from event e where e.run = r.id) as cache_write_tokens, -- input written to the cache
+    u.input_tokens as input_tokens, -- input not from the cache, own messages only
+    u.output_tokens as output_tokens, -- output, own messages only
+    u.cache_read_tokens as cache_read_tokens, -- input from the cache
+    u.cache_write_tokens as cache_write_tokens, -- input written to the cache
     null as cost, -- US dollars; unknown until there is a price table
     r.agent as agent, -- 'main', or the subagent's id
     (select min(f.gone_at) is not null and count(*) = count(f.gone_at) from source s join file f on f.source = s.id where s.run = r.id) as source_gone, -- 1 when no file of it is left
     bnd_time(r.recorded_at) as recorded_at -- when it was first recorded, UTC
-from run r;
+from run r left join (
+    select run, sum(input_tokens) as input_tokens, sum(output_tokens) as output_tokens,
+        sum(cache_read_tokens) as cache_read_tokens, sum(cache_write_tokens) as cache_write_tokens
+    from event where kind = 'usage' group by run
+) u on u.run = r.id;
 
 create temp view events as -- one canonical step a row
 select
