@@ -81,12 +81,13 @@ def _string_end(piece: bytes) -> int:
 def lift(data: bytes) -> tuple[bytes, list[tuple[int, bytes]]]:
     """`data` without its long strings, and those as (bytes of the rest since the one before, string)."""
     pieces = data.split(b':"')
-    long = [i for i, piece in enumerate(pieces) if len(piece) >= LIFT]
+    if len(max(pieces, key=len)) < LIFT:
+        return data, []
     lifted: list[tuple[int, bytes]] = []
     rest: list[bytes] = []
-    done, gap = 0, 0
-    for i in long:
-        if i == 0:
+    done = 0
+    for i, size in enumerate(map(len, pieces)):
+        if size < LIFT or i == 0:
             continue
         piece = pieces[i]
         end = _string_end(piece)
@@ -94,12 +95,36 @@ def lift(data: bytes) -> tuple[bytes, list[tuple[int, bytes]]]:
             continue
         before = b':"'.join(pieces[done:i]) + b':"'
         rest.append(before)
-        lifted.append((gap + len(before), piece[:end]))
+        lifted.append((len(before), piece[:end]))
         pieces[i] = piece[end:]
-        done, gap = i, 0
+        done = i
     if not lifted:
         return data, []
     rest.append(b':"'.join(pieces[done:]))
+    return b"".join(rest), lifted
+
+
+def lift_lines(data: bytes, lengths: list[int]) -> tuple[bytes, list[tuple[int, bytes]]]:
+    """`lift` for whole lines: only lines that are long enough to hold a long string are looked into."""
+    rest: list[bytes] = []
+    lifted: list[tuple[int, bytes]] = []
+    done = at = gap = 0
+    for length in lengths:
+        end = at + length
+        if length > LIFT:
+            part, found = lift(data[at:end])
+            if found:
+                rest += (data[done:at], part)
+                gap += at - done
+                for before, string in found:
+                    lifted.append((gap + before, string))
+                    gap = 0
+                gap = len(part) - sum(before for before, _ in found)
+                done = end
+        at = end
+    if not lifted:
+        return data, []
+    rest.append(data[done:])
     return b"".join(rest), lifted
 
 
@@ -130,7 +155,7 @@ class Segment:
 
 def make_segment(line: int, offset: int, data: bytes, lengths: list[int]) -> Segment:
     """Cuts the bytes of whole lines (`lengths` each, newlines included) into a segment."""
-    rest, lifted = lift(data)
+    rest, lifted = lift_lines(data, lengths)
     if lifted and join(rest, lifted) != data:
         rest, lifted = data, []
     return Segment(line, len(lengths), offset, len(data), tagged_hash(data), put_varints(lengths), rest, lifted)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
-import unicodedata
 from typing import Any
 
 _BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
-_UNSAFE = re.compile(f"[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u2028\\u2029{_BIDI}\\ud800-\\udfff\\ufeff]")
-
+#: Characters that take no room: they hide text, or say nothing.
+_HIDDEN = "\u180e\u200b\u2060-\u2064\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
+_UNSAFE = re.compile(f"[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u2028\\u2029{_BIDI}{_HIDDEN}\\ud800-\\udfff]")
 #: Of these, what JSON allows as it is inside a string.
 _UNSAFE_IN_JSON = re.compile(f"[\\x7f-\\x9f\\u2028\\u2029{_BIDI}\\ud800-\\udfff\\ufeff]")
 
@@ -44,6 +43,8 @@ def columns(text: str) -> int:
 
 
 def _wide(char: str) -> int:
+    import unicodedata
+
     if unicodedata.combining(char):
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
@@ -65,5 +66,7 @@ def fit(text: str, width: int) -> str:
 def json_text(value: Any, *, ascii_only: bool = False, default: Any = None) -> str:
     """`value` as JSON on one line. Control characters, direction marks and lone surrogates are escaped, so that it can
     be printed anywhere and reads back the same."""
+    import json
+
     text = json.dumps(value, ensure_ascii=ascii_only, default=default)
     return _UNSAFE_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

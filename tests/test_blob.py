@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beyond import codec
-from beyond.blob import LIFT, get_varints, join, lift, make_segment, put_varints
+from beyond.blob import LIFT, get_varints, join, lift, lift_lines, make_segment, put_varints
 from beyond.event import Places, canonical, canonical_json, make_link
 
 _pieces = st.sampled_from([b':"', b'"', b"\\", b'\\"', b"\n", b"x" * LIFT, b"y" * (LIFT - 1), b'":"', b"{", b",", b"\xff", b"\0"])
@@ -104,3 +104,12 @@ def test_lone_surrogates_hash() -> None:
 def test_parents_are_a_set() -> None:
     a, b, digest = b"a" * 16, b"b" * 16, b"d" * 16
     assert make_link([a, b], digest) == make_link([b, a], digest) != make_link([a], digest)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.lists(_pieces | st.binary(max_size=20), max_size=8).map(b"".join), max_size=8))
+def test_lifting_line_by_line_is_undone_exactly(lines: list[bytes]) -> None:
+    data = b"".join(line.replace(b"\n", b"") + b"\n" for line in lines)
+    lengths = [len(line.replace(b"\n", b"")) + 1 for line in lines]
+    rest, lifted = lift_lines(data, lengths)
+    assert join(rest, lifted) == data

@@ -143,17 +143,22 @@ def _usage_event(message: dict[str, Any]) -> Event | None:
     if not isinstance(usage, dict) or message.get("model") == "<synthetic>":
         return None
     event = Event("usage", USAGE_PART, None, usage=usage)
+    event.tokens = usage_tokens(usage)
+    return event
+
+
+def usage_tokens(usage: dict[str, Any]) -> tuple[int, int, int, int]:
+    """Input, output, cache read, cache write of an API message's usage."""
     writes = usage.get("cache_creation")
     split = 0
     if isinstance(writes, dict):  # the same tokens by life time; the flat number may leave some out, never the reverse
         split = count(writes.get("ephemeral_5m_input_tokens")) + count(writes.get("ephemeral_1h_input_tokens"))
-    event.tokens = (
+    return (
         count(usage.get("input_tokens")),
         count(usage.get("output_tokens")),
         count(usage.get("cache_read_input_tokens")),
         max(count(usage.get("cache_creation_input_tokens")), split),
     )
-    return event
 
 
 def _assistant_events(record: dict[str, Any]) -> list[Event]:
