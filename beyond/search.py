@@ -10,9 +10,11 @@ import re
 import sqlite3
 import unicodedata
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import lru_cache
 
-from beyond.errors import UsageError
+from beyond.errors import JournalDamaged, UsageError
 from beyond.query import Query
 
 _TABLES = """
@@ -25,7 +27,14 @@ create table if not exists search_state (
 );
 """
 _SHIFT = 32
-_WORD = re.compile(r"\w+")
+#: Events, and characters, that one transaction puts into the index; events that are read at once.
+_BATCH, _BATCH_TEXT, _PIECE = 5000, 8_000_000, 500
+#: Writing systems without spaces between words: each character is a word in the index, and found as one.
+_DENSE = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+#: A character of a word, and a word, in folded text: as FTS5 cuts them.
+_IN_WORD = rf"[^\W_{_DENSE}]"
+_WORD = re.compile(rf"[{_DENSE}]|{_IN_WORD}+")
+_DENSE_CHAR = re.compile(rf"[{_DENSE}]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +55,13 @@ def fold(text: str) -> str:
     """`text` without case and accents, every character in its place."""
     if text.isascii():
         return text.lower()
-    out = []
-    for char in text:
-        base = unicodedata.normalize("NFKD", char)[:1].lower()
-        out.append(base if len(base) == 1 else char)
-    return "".join(out)
+    return "".join(char.lower() if char.isascii() else _folded(char) for char in text)
+
+
+@lru_cache(4096)
+def _folded(char: str) -> str:
+    base = unicodedata.normalize("NFD", char)[:1].lower()
+    return base if len(base) == 1 else char
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,29 +79,40 @@ def parse(text: str) -> list[_Term]:
         prefix = match[1] is None and phrase.endswith("*")
         words = tuple(_WORD.findall(fold(phrase)))
         if words:
-            pattern = r"\b" + r"\W+".join(map(re.escape, words)) + (r"\w*" if prefix else r"\b")
-            terms.append(_Term(words, prefix, re.compile(pattern)))
+            terms.append(_Term(words, prefix, re.compile(_pattern(words, prefix))))
     if not terms:
         raise UsageError(f"{text!r} holds no word to search for: give some letters or digits")
     return terms
 
 
+def _pattern(words: tuple[str, ...], prefix: bool) -> str:
+    """What the words look like in folded text: whole words, one after another."""
+    out = []
+    before = False  # whether the word before was a character of a dense writing system
+    for number, word in enumerate(words):
+        dense = _DENSE_CHAR.match(word) is not None
+        if number:
+            out.append(r"[\W_]*" if dense or before else r"[\W_]+")
+        out.append(("" if dense else rf"(?<!{_IN_WORD})") + re.escape(word))
+        if not dense:
+            last = number == len(words) - 1
+            out.append(rf"{_IN_WORD}*" if prefix and last else rf"(?!{_IN_WORD})")
+        before = dense
+    return "".join(out)
+
+
 def _match(terms: list[_Term]) -> str:
     parts = []
     for term in terms:
-        for number, word in enumerate(term.words, 1):
-            # FTS5 splits at the underscore, which \w keeps together
-            pieces = [p for p in word.split("_") if p]
-            parts += [f'"{p}"' for p in pieces[:-1]]
-            if pieces:
-                star = "*" if term.prefix and number == len(term.words) else ""
-                parts.append(f'"{pieces[-1]}"{star}')
+        parts += [f'"{word}"' for word in term.words]
+        if term.prefix:
+            parts[-1] += "*"
     return " AND ".join(parts)
 
 
 def behind(con: sqlite3.Connection) -> int:
     """How many events are not in the index yet."""
-    if not _exists(con):
+    if not exists(con):
         row = con.execute("select coalesce(sum(events), 0) from run").fetchone()
     else:
         row = con.execute(
@@ -99,46 +121,84 @@ def behind(con: sqlite3.Connection) -> int:
     return int(row[0])
 
 
-def _exists(con: sqlite3.Connection) -> bool:
+def exists(con: sqlite3.Connection) -> bool:
+    """Whether there is an index."""
     return con.execute("select 1 from sqlite_master where name = 'search_state'").fetchone() is not None
 
 
 def update(
     con: sqlite3.Connection,
-    write: Callable[[], object],
+    write: Callable[[], AbstractContextManager[object]],
     content: Callable[[int, int, int], str],
     progress: Callable[[int], None] = lambda _: None,
 ) -> None:
     """Brings the index up to date, run by run, each in a short transaction. `write` makes one."""
-    if not _exists(con):
-        with write():  # type: ignore[attr-defined]
+    if not exists(con):
+        with write():
             for statement in _TABLES.strip().split(";\n"):
                 if statement.strip():
                     con.execute(statement)
     pending = con.execute(
-        "select r.id, coalesce(s.seq, 0), r.events from run r left join search_state s on s.run = r.id "
+        "select r.id, r.run, coalesce(s.seq, 0), r.events from run r left join search_state s on s.run = r.id "
         "where r.events > coalesce(s.seq, 0) order by r.id"
     ).fetchall()
-    for run, done, last in pending:
+    batch: list[_Batch] = []
+    for run, name, done, last in pending:
         while done < last:
-            upto = min(done + 5000, last)
+            upto = min(done + _PIECE, last)
             rows = con.execute(
                 "select seq, source, line, part from event where run = ? and seq > ? and seq <= ? and size > 0 "
                 "order by source, line, part",
                 (run, done, upto),
             ).fetchall()
-            texts = [(run << _SHIFT | seq, content(source, line, part)) for seq, source, line, part in rows]
-            with write():  # type: ignore[attr-defined]
-                state = con.execute("select seq from search_state where run = ?", (run,)).fetchone()
-                if (state[0] if state else 0) != done:
-                    break  # another process indexes this run
-                con.executemany("insert into search (rowid, text) values (?, ?)", texts)
-                if state:
-                    con.execute("update search_state set seq = ? where run = ?", (upto, run))
-                else:
-                    con.execute("insert into search_state (run, seq) values (?, ?)", (run, upto))
-            progress(upto - done)
+            texts = [(run << _SHIFT | seq, _text(content, source, line, part)) for seq, source, line, part in rows]
+            batch.append(_Batch(run, name, done, upto, texts))
             done = upto
+            if sum(b.upto - b.done for b in batch) >= _BATCH or sum(b.size for b in batch) >= _BATCH_TEXT:
+                _put(con, write, batch, progress)
+                batch = []
+    _put(con, write, batch, progress)
+
+
+class _Batch:
+    """Texts of a run's events after `done` up to `upto`."""
+
+    __slots__ = ("done", "name", "run", "size", "texts", "upto")
+
+    def __init__(self, run: int, name: str, done: int, upto: int, texts: list[tuple[int, str]]) -> None:
+        self.run, self.name, self.done, self.upto, self.texts = run, name, done, upto, texts
+        self.size = sum(len(text) for _, text in texts)
+
+
+def _put(
+    con: sqlite3.Connection,
+    write: Callable[[], AbstractContextManager[object]],
+    batch: list[_Batch],
+    progress: Callable[[int], None],
+) -> None:
+    """Writes texts into the index, unless another process did so, or the run was forgotten, in the meantime."""
+    if not batch:
+        return
+    with write():
+        for piece in batch:
+            state = con.execute("select seq from search_state where run = ?", (piece.run,)).fetchone()
+            there = con.execute("select 1 from run where id = ? and run = ?", (piece.run, piece.name)).fetchone()
+            if (state[0] if state else 0) != piece.done or not there:
+                continue
+            con.executemany("insert into search (rowid, text) values (?, ?)", piece.texts)
+            con.execute("delete from search_state where run = ?", (piece.run,))
+            con.execute("insert into search_state (run, seq) values (?, ?)", (piece.run, piece.upto))
+    for piece in batch:
+        progress(piece.upto - piece.done)
+
+
+def _text(content: Callable[[int, int, int], str], source: int, line: int, part: int) -> str:
+    """The text of an event as it goes into the index; of what is damaged nothing does (`fsck` names it)."""
+    try:
+        text = content(source, line, part)
+    except JournalDamaged:
+        return ""
+    return text if text.isascii() else _DENSE_CHAR.sub(r" \g<0> ", text)
 
 
 def reset(con: sqlite3.Connection) -> None:
@@ -155,33 +215,41 @@ def find(
     kinds: tuple[str, ...] = (),
     project: str | None = None,
     indexed: bool,
+    damaged: Callable[[JournalDamaged], None] = lambda _: None,
 ) -> Iterator[Hit]:
-    """Steps that hold all terms of `text`, newest first. Without an index every content is looked through."""
+    """Steps that hold all terms of `text`, newest first. Without an index every content is looked through.
+    `damaged` is told of contents that can't be read."""
     terms = parse(text)
-    where, values = ["e.size > 0"], []
+    where, values = ["e.size > 0"], list[object]()
+    if indexed:
+        where.append("s.search match ?")
+        values.append(_match(terms))
     if run is not None:
         where.append("e.run = ?")
         values.append(run)
     if kinds:
         where.append(f"e.kind in ({', '.join('?' * len(kinds))})")
-        values += list(kinds)  # type: ignore[arg-type]
+        values += kinds
     if project is not None:
+        below = project.rstrip("/") + "/"
         where.append("(r.project = ? or substr(r.project, 1, ?) = ?)")
-        values += [project, len(project) + 1, project.rstrip("/") + "/"]  # type: ignore[list-item]
+        values += [project, len(below), below]
     source = "event e join run r on r.id = e.run"
     if indexed:
         source = (
             f"search s join event e on e.run = s.rowid >> {_SHIFT} and e.seq = s.rowid & {(1 << _SHIFT) - 1} "
             "join run r on r.id = e.run"
         )
-        where.insert(0, "s.search match ?")
-        values.insert(0, _match(terms))  # type: ignore[arg-type]
     sql = (
         "select r.run, e.seq, bnd_time(e.ts), e.kind, e.tool, coalesce(r.label, r.title, ''), e.source, e.line, e.part "
         f"from {source} where {' and '.join(where)} order by e.ts desc, e.run desc, e.seq desc"
     )
     for name, seq, ts, kind, tool, title, place, line, part in query.rows(query.execute(sql, values)):
-        content = query.content(place, line, part)
+        try:
+            content = query.content(place, line, part)
+        except JournalDamaged as error:
+            damaged(error)
+            continue
         folded = fold(content)
         found = [term.pattern.search(folded) for term in terms]
         if all(found):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -58,6 +59,11 @@ def list_runs(
     cursor = query.execute(sql, values)
     names = [column[0] for column in cursor.description]
     return [dict(zip(names, row, strict=True)) for row in query.rows(cursor)]
+
+
+def any_runs(query: Query) -> bool:
+    """Whether anything is recorded."""
+    return query.execute("select 1 from run limit 1").fetchone() is not None
 
 
 def _when(text: str | None) -> str:
@@ -192,8 +198,6 @@ def _steps(
 
 def step_json(step: Step, *, ascii_only: bool = False) -> str:
     """A step (read with its usage) as one line of JSON, with `STEP_KEYS` exactly."""
-    import json
-
     row = {key: step.row[key] for key in STEP_KEYS}
     row["usage"] = json.loads(row["usage"]) if row["usage"] else None
     row["is_error"] = None if row["is_error"] is None else bool(row["is_error"])
@@ -233,8 +237,6 @@ def head_lines(query: Query, run: Run) -> list[str]:
 
 
 def _damage(text: str) -> Iterator[str]:
-    import json
-
     for item in json.loads(text):
         where = f" (byte {item['offset']}, {item['length']} bytes)" if "offset" in item else ""
         yield f"line {item['line']}{where}: {item['what']}"
@@ -328,7 +330,9 @@ class Walk:
         self.last = self._seqs[-1] if self._seqs else 0
 
     def _row(self, seq: int) -> dict[str, Any]:
-        cursor = self._query.execute(f"select {_EVENT_COLUMNS} from events where run = ? and seq = ?", (self._run.run, seq))
+        cursor = self._query.execute(
+            f"select {_EVENT_COLUMNS}, usage from events where run = ? and seq = ?", (self._run.run, seq)
+        )
         return dict(zip([column[0] for column in cursor.description], cursor.fetchone(), strict=True))
 
     def here(self) -> tuple[Step, list[str]]:

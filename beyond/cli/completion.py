@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+
+class KindType(click.Choice[str] if TYPE_CHECKING else click.Choice):  # type: ignore[misc]
+    """KIND: one of the kinds of events."""
+
+    def __init__(self) -> None:
+        from beyond.event import KINDS
+
+        super().__init__(KINDS)
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        """Short: the list of kinds is long."""
+        return "KIND"
 
 
 class RunType(click.types.StringParamType):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from beyond.cli.completion import RunType
@@ -17,6 +15,7 @@ from beyond.errors import UsageError
 def command(ctx: click.Context, run: str, text: str) -> int:
     """Leave a remark on a run, or on one of its steps; the timeline shows it."""
     from beyond.cli import options
+    from beyond.cli.text import write_json
     from beyond.journal import Journal
     from beyond.journal.append import add_note
     from beyond.naming import resolve_place
@@ -29,7 +28,7 @@ def command(ctx: click.Context, run: str, text: str) -> int:
         add_note(journal, found.id, seq, text)
     place = found.run if seq is None else f"{found.run}:{seq}"
     if settings.json:
-        click.echo(json.dumps({"run": found.run, "seq": seq, "text": text}))
+        write_json({"run": found.run, "seq": seq, "text": text})
     elif not settings.quiet:
         click.echo(f"noted on {place}")
     return 0

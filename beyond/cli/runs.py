@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 
@@ -19,23 +18,29 @@ def command(ctx: click.Context, project: str | None, cli_name: str | None, count
     """List what is recorded, newest first."""
     from beyond.agents import content_of
     from beyond.cli import options
-    from beyond.cli.text import write_lines
+    from beyond.cli.text import write_json, write_lines
     from beyond.errors import NotFound
     from beyond.query import connect
-    from beyond.timeline import list_runs, run_table
+    from beyond.timeline import any_runs, list_runs, run_table
 
     settings = options(ctx)
     try:
         with connect(settings.journal, content_of) as query:
             rows = list_runs(query, project=project, cli=cli_name, count=count, subagents=subagents)
+            anything = bool(rows) or any_runs(query)
     except NotFound:
-        rows = []
-        if not settings.json and not settings.quiet:
-            click.echo("nothing recorded yet: `bnd record` in a project, or `bnd record --all`", err=True)
+        if settings.journal is not None:  # named on the command line: a slip of the finger should be heard of
+            raise
+        rows, anything = [], False
     if settings.json:
-        click.echo(json.dumps(rows, ensure_ascii=False))
-        return 0
-    if rows:
+        write_json(rows)
+    elif not rows and not settings.quiet:
+        click.echo(
+            "no run fits: `bnd runs` without options lists all" if anything
+            else "nothing recorded yet: `bnd record` in a project, or `bnd record --all`",
+            err=True,
+        )  # fmt: skip
+    elif rows:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
         write_lines(run_table(rows, width), pager=True)
     return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from itertools import islice
@@ -10,13 +9,14 @@ from typing import Any
 
 import click
 
-from beyond.cli.completion import RunType
+from beyond.cli.completion import KindType, RunType
+from beyond.errors import JournalDamaged, JournalError
 
 
 @click.command()
 @click.argument("text")
 @click.option("--run", type=RunType(), metavar="RUN", help="Only in this run.")
-@click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only steps of this kind; may be repeated.")
+@click.option("--kind", "kinds", multiple=True, type=KindType(), help="Only steps of this kind; may be repeated.")
 @click.option("--project", metavar="DIR", help="Only runs that began in this directory or below.")
 @click.option("-n", "count", type=click.IntRange(min=1), default=20, show_default=True, help="At most N hits.")
 @click.pass_context
@@ -29,7 +29,7 @@ def command(ctx: click.Context, text: str, run: str | None, kinds: tuple[str, ..
     from beyond import search
     from beyond.agents import content_of
     from beyond.cli import options
-    from beyond.cli.text import write_lines
+    from beyond.cli.text import write_json, write_lines
     from beyond.naming import resolve_id
     from beyond.query import connect
 
@@ -39,27 +39,25 @@ def command(ctx: click.Context, text: str, run: str | None, kinds: tuple[str, ..
     with connect(settings.journal, content_of) as query:
         number = resolve_id(query.con, run) if run else None
         place = os.path.realpath(project) if project else None
-        hits = list(islice(search.find(query, text, run=number, kinds=kinds, project=place, indexed=indexed), count))
+        damage: list[JournalDamaged] = []
+        found = search.find(query, text, run=number, kinds=kinds, project=place, indexed=indexed, damaged=damage.append)
+        hits = list(islice(found, count))
     if settings.json:
         for hit in hits:
-            click.echo(
-                json.dumps(
-                    {
-                        "run": hit.run,
-                        "seq": hit.seq,
-                        "ts": hit.ts,
-                        "kind": hit.kind,
-                        "tool": hit.tool,
-                        "snippet": hit.snippet,
-                    },
-                    ensure_ascii=False,
-                )
-            )
-        return 0
+            write_json({"run": hit.run, "seq": hit.seq, "ts": hit.ts, "kind": hit.kind, "tool": hit.tool,
+                        "snippet": hit.snippet})  # fmt: skip
+        return _complain(damage)
     write_lines((line for hit in hits for line in _lines(hit)), pager=True)
     if not hits and not settings.quiet:
         click.echo("nothing found", err=True)
-    return 0
+    return _complain(damage)
+
+
+def _complain(damage: list[JournalDamaged]) -> int:
+    """Names the first damage that the search met. Returns the exit code."""
+    for error in damage[:1]:
+        click.echo(f"bnd: {error}", err=True)
+    return 1 if damage else 0
 
 
 def _lines(hit: Any) -> list[str]:
@@ -86,14 +84,13 @@ def _update(settings: Any) -> bool:
     """Brings the index up to date where the journal can be written. Returns whether it can be used."""
     from beyond import search
     from beyond.agents import content_of
-    from beyond.errors import JournalError
     from beyond.journal import Journal
     from beyond.query import connect
 
     with connect(settings.journal, content_of) as query:
         missing = search.behind(query.con)
         if not missing:
-            return True
+            return search.exists(query.con)
         try:
             with Journal.open(settings.journal, create=False, timeout=5) as journal:
                 if sys.stderr.isatty() and not settings.quiet and missing > 5000:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 import click
 
-from beyond.cli.completion import RunType
+from beyond.cli.completion import KindType, RunType
 from beyond.errors import NotFound, Refused, UsageError
 
 
 @click.command()
 @click.argument("run", type=RunType())
 @click.option("--at", metavar="N", help="Only the causal past of a step: N, -N (from the end) or turn:N.")
-@click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only steps of this kind; may be repeated.")
+@click.option("--kind", "kinds", multiple=True, type=KindType(), help="Only steps of this kind; may be repeated.")
 @click.option("--tool", "tools", multiple=True, metavar="NAME", help="Only calls and results of this tool; may be repeated.")
 @click.option("--raw", is_flag=True, help="The source file's own bytes instead.")
 @click.option(
@@ -47,29 +46,25 @@ def command(
     """
     from beyond.agents import content_of
     from beyond.cli import options
-    from beyond.cli.text import visible, write_lines
-    from beyond.event import KINDS
+    from beyond.cli.text import ascii_only, visible, write_lines
     from beyond.naming import resolve
     from beyond.query import connect
-    from beyond.timeline import STEP_KEYS, head_lines, notes_of, step_lines, steps
+    from beyond.timeline import head_lines, notes_of, step_json, step_lines, steps
 
     settings = options(ctx)
-    for kind in kinds:
-        if kind not in KINDS:
-            raise UsageError(f"--kind {kind}: no such kind: use one of {' '.join(KINDS)}")
     if generation is not None and not raw:
         raise UsageError("--generation goes with --raw: add it, or leave it out")
+    if raw and (at or kinds or tools or full or settings.json):
+        raise UsageError("--raw prints a file as it is: leave --at, --kind, --tool, --full and --json out")
     with connect(settings.journal, content_of) as query:
         found = resolve(query.con, run, tell=lambda text: click.echo(f"bnd: {text}", err=True))
         if raw:
             return _raw(query, found, generation, force)
-        walk = steps(query, found, at=at, kinds=kinds, tools=tools)
+        walk = steps(query, found, at=at, kinds=kinds, tools=tools, usage=settings.json)
         if settings.json:
+            plain = ascii_only()
             for step in walk:
-                row = {key: step.row[key] for key in STEP_KEYS}
-                row["usage"] = json.loads(row["usage"]) if row["usage"] else None
-                row["is_error"] = None if row["is_error"] is None else bool(row["is_error"])
-                click.echo(json.dumps(row, ensure_ascii=False))
+                sys.stdout.write(step_json(step, ascii_only=plain) + "\n")
             return 0
 
         def lines() -> Iterator[str]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from typing import Any
 
 from beyond.text import one_line, visible
 
-__all__ = ["one_line", "prepare_streams", "visible", "write_lines"]
+__all__ = ["ascii_only", "one_line", "prepare_streams", "visible", "write_json", "write_lines"]
 
 
 def prepare_streams() -> None:
@@ -15,6 +16,18 @@ def prepare_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+
+
+def ascii_only() -> bool:
+    """Whether standard output can't take every character: then JSON is written with escapes, which read back the same."""
+    return (sys.stdout.encoding or "ascii").lower().replace("-", "") not in ("utf8", "utf8sig", "utf16", "utf32")
+
+
+def write_json(value: Any) -> None:
+    """Prints a value as JSON, on one line."""
+    from beyond.text import json_text
+
+    sys.stdout.write(json_text(value, ascii_only=ascii_only()) + "\n")
 
 
 def write_lines(lines: Iterable[str], *, pager: bool) -> None:

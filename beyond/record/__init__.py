@@ -166,6 +166,10 @@ class Recorder:
 
     def add_all(self, founds: Sequence[Found], *, again: bool = False, progress: Callable[[Found], None]) -> list[Outcome]:
         """Records many files: new ones on several cores where that is worth it. One outcome each, in order."""
+        with self.journal.bulk():
+            return self._add_all(founds, again, progress)
+
+    def _add_all(self, founds: Sequence[Found], again: bool, progress: Callable[[Found], None]) -> list[Outcome]:
         outcomes: dict[int, Outcome] = {}
         for group, prepared in prepare_groups(self.journal, self._worth_preparing(founds)):
             batches = [one.batch for one in prepared.batches]
@@ -182,6 +186,7 @@ class Recorder:
             if id(found) not in outcomes:
                 outcomes[id(found)] = self.add(found, again=again)
                 progress(found)
+        self.flush()
         return [outcomes[id(found)] for found in founds]
 
     def _worth_preparing(self, founds: Sequence[Found]) -> list[Found]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,24 +52,29 @@ def run(
     Linux counts the memory of the process that starts a program into that
     program's own peak, so a small interpreter does it (a floor of about 10 MB).
     Of the command's own children the largest counts. Output is dropped unless
-    `keep`.
+    `keep`; errors are shown where the command failed.
     """
     merged = {**os.environ, **(env or {})}
     reader, writer = os.pipe()
     with (
         open(reader, encoding="ascii") as report,
+        tempfile.TemporaryFile() as errors,
         subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(writer), *command],
             env=merged,
             cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE if keep else subprocess.DEVNULL,
+            stderr=errors,
             pass_fds=(writer,),
         ) as child,
     ):
         os.close(writer)
         output = child.communicate()[0] or b""
         values = report.read().split()
+        if check and values[3:] != ["0"]:
+            errors.seek(0)
+            sys.stderr.write(errors.read().decode(errors="replace"))
     if child.returncode != 0 or len(values) != 4:
         raise OSError(f"could not start {os.fspath(command[0])}")
     wall, cpu, rss, code = (float(value) for value in values)
@@ -122,8 +128,8 @@ class Row:
     @property
     def verdict(self) -> str:
         if self.meets(self.stretch):
-            return "stretch"
-        return "pass" if self.meets(self.target) else "FAIL"
+            return "pass (stretch)"
+        return "pass" if self.meets(self.target) else "MISS"
 
 
 def table(rows: Iterable[Row], out: TextIO | None = None) -> bool:

@@ -143,8 +143,15 @@ def _usage_event(message: dict[str, Any]) -> Event | None:
     if not isinstance(usage, dict) or message.get("model") == "<synthetic>":
         return None
     event = Event("usage", USAGE_PART, None, usage=usage)
-    event.tokens = usage_tokens(usage)
+    if usage == _last_usage[0]:  # each line of a message repeats it
+        event.tokens = _last_usage[1]
+    else:
+        event.tokens = usage_tokens(usage)
+        _last_usage[:] = usage, event.tokens
     return event
+
+
+_last_usage: list[Any] = [None, None]
 
 
 def usage_tokens(usage: dict[str, Any]) -> tuple[int, int, int, int]:
