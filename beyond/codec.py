@@ -10,7 +10,7 @@ import zstandard
 
 NAME = "zstd"
 #: Level for what is written while recording, and for what `gc` packs again (measured in DECISIONS.md).
-LIVE_LEVEL = 5
+LIVE_LEVEL = 4
 PACKED_LEVEL = 12
 #: No pack of ours is larger; a frame that declares more is refused before memory is set aside for it.
 MAX_PACK = 512 * 1024 * 1024

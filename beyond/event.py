@@ -47,7 +47,7 @@ LINK_SIZE: Final = 16
 #: `part` of the usage event of a line; the blocks of the line have the parts 0, 1, 2 ….
 USAGE_PART: Final = -1
 #: Characters of content that stand in plain sight in the event table.
-PREVIEW: Final = 40
+PREVIEW: Final = 32
 
 ROOT_TOKEN: Final = "\ue000root\ue000"
 STORE_TOKEN: Final = "\ue000store\ue000"

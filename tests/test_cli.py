@@ -679,3 +679,10 @@ def test_a_closed_pipe_is_quiet(tui: Any) -> None:
     assert process.stderr is not None
     assert process.stderr.read() == b""
     assert process.wait(timeout=20) == 0
+
+
+def test_the_views_know_the_length_of_previews() -> None:
+    from beyond.event import PREVIEW
+    from beyond.schema import load
+
+    assert set(re.findall(r"\.size <= (\d+)", load("views.sql"))) == {str(PREVIEW)}

@@ -46,7 +46,7 @@ select
     bnd_time(e.ts) as ts, -- time that its record carries, UTC
     e.kind as kind, -- user_msg assistant_msg thinking tool_call tool_result usage meta error io
     r.agent as agent, -- 'main', or the subagent's id
-    case when e.size <= 40 then e.preview else bnd_content(e.source, e.line, e.part) end as content, -- text, or JSON where it is no text
+    case when e.size <= 32 then e.preview else bnd_content(e.source, e.line, e.part) end as content, -- text, or JSON where it is no text
     e.tool as tool, -- name of the tool (call and result)
     e.tool_id as tool_id, -- the CLI's id of the call
     e.model as model, -- model that answered
@@ -70,8 +70,8 @@ select
     e.seq as seq, -- event of the call
     e.tool as tool, -- name of the tool
     e.tool_id as tool_id, -- the CLI's id of the call
-    case when e.size <= 40 then e.preview else bnd_content(e.source, e.line, e.part) end as input, -- JSON
-    (select case when x.size <= 40 then x.preview else bnd_content(x.source, x.line, x.part) end from event x where x.run = e.run and x.seq = e.result_seq) as result, -- text, null while there is none
+    case when e.size <= 32 then e.preview else bnd_content(e.source, e.line, e.part) end as input, -- JSON
+    (select case when x.size <= 32 then x.preview else bnd_content(x.source, x.line, x.part) end from event x where x.run = e.run and x.seq = e.result_seq) as result, -- text, null while there is none
     e.is_error as is_error, -- 1 failed, 0 not, null without a result
     e.result_seq as result_seq, -- event of the result
     bnd_time(e.ts) as started_at, -- when the call was written, UTC
