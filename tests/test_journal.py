@@ -167,9 +167,8 @@ def test_a_missing_journal(tmp_path: Path) -> None:
 def test_a_locked_journal_is_busy(recorded: Path) -> None:
     other = sqlite3.connect(recorded, isolation_level=None)
     other.execute("begin immediate")
-    with Journal.open(recorded, timeout=0.1) as journal, pytest.raises(JournalBusy, match="another process"):
-        with journal.write():
-            pass
+    with Journal.open(recorded, timeout=0.1) as journal, pytest.raises(JournalBusy, match="another process"), journal.write():
+        pass
     other.execute("rollback")
 
 
