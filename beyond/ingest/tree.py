@@ -19,6 +19,9 @@ from beyond.ingest.base import Event
 from beyond.ingest.branches import CALL, CODE, IS_LINKED, NONE, RESULT, WAITING, Branches
 
 
+_UNKNOWN = bytes(LINK_SIZE)
+
+
 @dataclass(slots=True)
 class Row:
     """An event with everything derived for it."""
@@ -331,6 +334,14 @@ class Tree(Branches):
 
     def _derive_link(self, index: int) -> None:
         size = LINK_SIZE
+        causes = self.causes(index)
+        if len(causes) == 1:  # nearly always: one cause, whose link is known
+            at = causes[0] * size
+            cause = bytes(self._link[at : at + size])
+            if cause != _UNKNOWN and causes[0] != index:
+                at = index * size
+                self._link[at : at + size] = make_link((cause,), bytes(self._digest[at : at + size]))
+                return
         stack = [index]
         climbing: set[int] = set()
         while stack:

@@ -66,17 +66,17 @@ def complete(raw: bytes) -> bool:
     return True
 
 
-def read_lines(file: BinaryIO) -> bytes:
+def read_lines(file: BinaryIO, chunk: int = CHUNK) -> bytes:
     """About a chunk, ending in a newline unless the file ends first; one longer line whole."""
-    data = file.read(CHUNK)
-    if len(data) < CHUNK:
+    data = file.read(chunk)
+    if len(data) < chunk:
         return data
     cut = data.rfind(b"\n") + 1
     if cut:
         return data[:cut]
     pieces = [data]
     while True:
-        more = file.read(CHUNK)
+        more = file.read(chunk)
         at = more.find(b"\n") + 1
         pieces.append(more[:at] if at else more)
         if at or not more:

@@ -30,10 +30,13 @@ class Session(Recorded):
         nothing that is worth a run."""
         if self._unflushed or self._fed:
             self._absorb(self.ingester.flush(self._assign))
+        # A file that takes several pieces is read in smaller ones: the piece, what is parsed of it and what is packed
+        # stand in memory together.
+        chunk = CHUNK if self.found.stat[0] <= CHUNK else CHUNK // 2
         with self.found.path.open("rb") as file:
             file.seek(self.offset)
             while True:
-                data = b"" if self.shrunk else read_lines(file)
+                data = b"" if self.shrunk else read_lines(file, chunk)
                 cut = data.rfind(b"\n") + 1
                 rest = data[cut:]
                 self.more = bool(data) and not rest and self.offset + cut < self.found.stat[0]

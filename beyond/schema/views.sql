@@ -36,7 +36,7 @@ select
 from run r left join (
     select run, sum(input_tokens) as input_tokens, sum(output_tokens) as output_tokens,
         sum(cache_read_tokens) as cache_read_tokens, sum(cache_write_tokens) as cache_write_tokens
-    from event where kind = 'usage' group by run
+    from event where kind = 'usage' group by +run
 ) u on u.run = r.id;
 
 create temp view events as -- one canonical step a row

@@ -55,6 +55,7 @@ def run(
     `keep`; errors are shown where the command failed.
     """
     merged = {**os.environ, **(env or {})}
+    merged.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package is compiled once, not at every start
     reader, writer = os.pipe()
     with (
         open(reader, encoding="ascii") as report,
