@@ -18,7 +18,6 @@ from beyond.event import LINK_SIZE, canonical, content_digest, make_link
 from beyond.ingest.base import Event
 from beyond.ingest.branches import CALL, CODE, IS_LINKED, NONE, RESULT, WAITING, Branches
 
-
 _UNKNOWN = bytes(LINK_SIZE)
 
 
