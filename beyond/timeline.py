@@ -220,6 +220,10 @@ def head_lines(query: Query, run: Run) -> list[str]:
     if row["label"] or row["title"]:
         lines.append(f"{row['label'] or row['title']}")
     lines.append(f"{row['project'] or '-'}  {_when(row['started_at'])} to {_when(row['ended_at'])}  {row['ended']}")
+    (extra,) = query.execute("select extra from run where id = ?", (run.id,)).fetchone()
+    later = json.loads(extra).get("directories") if extra else None
+    if later:
+        lines.append(f"later in {', '.join(later[:8])}{' …' if len(later) > 8 else ''}")
     if row["parent_run"]:
         lines.append(f"{row['relation']} of {row['parent_run']}@{row['parent_seq'] or '?'}")
     tips = branch_tips(query, run)

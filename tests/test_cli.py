@@ -686,3 +686,10 @@ def test_the_views_know_the_length_of_previews() -> None:
     from beyond.schema import load
 
     assert set(re.findall(r"\.size <= (\d+)", load("views.sql"))) == {str(PREVIEW)}
+
+
+def test_tp_23_where_a_session_moved_to_is_shown(bnd: Any) -> None:
+    bnd("record", "--all", env={"CLAUDE_CONFIG_DIR": CASES / "TP-23.dir"}).ok()
+    out = bnd("show", "@").ok().out
+    assert "/w/proj  " in out
+    assert "later in /w/proj/sub, /w/proj/.worktrees/feat, /tmp" in out

@@ -35,6 +35,8 @@ STEPS = (
 @click.pass_context
 def command(ctx: click.Context) -> int:
     """Run the main job on a bundled sample conversation. Touches nothing outside a scratch folder."""
+    from beyond.cli import colour
+
     with tempfile.TemporaryDirectory(prefix="bnd-demo-") as scratch:
         home = Path(scratch)
         with resources.as_file(resources.files("beyond") / "data" / "sample") as sample:
@@ -48,7 +50,7 @@ def command(ctx: click.Context) -> int:
             "PAGER": "cat",
         }
         for title, words in STEPS:
-            click.secho(f"\n# {title}", bold=True)
+            click.secho(f"\n# {title}", bold=True, color=colour())
             click.echo("$ bnd " + " ".join(shlex.quote(word) for word in words))
             done = subprocess.run([sys.executable, "-m", "beyond", *words], env=env, cwd=scratch)
             if done.returncode:

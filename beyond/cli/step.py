@@ -17,7 +17,7 @@ _HELP = "Enter or n: next   p: back   number: go there   /text: search   o: open
 def command(ctx: click.Context, run: str) -> int:
     """Walk through a run step by step. From a pipe, the same words are read, one a line."""
     from beyond.agents import content_of
-    from beyond.cli import COMMANDS, options
+    from beyond.cli import COMMANDS, colour, options
     from beyond.cli.text import visible
     from beyond.naming import resolve
     from beyond.query import connect
@@ -28,10 +28,10 @@ def command(ctx: click.Context, run: str) -> int:
         found = resolve(query.con, run, tell=lambda text: click.echo(f"bnd: {text}", err=True))
         walk = Walk(query, found)
         for line in head_lines(query, found):
-            click.secho(visible(line), bold=True)
+            click.secho(visible(line), bold=True, color=colour())
         talking = sys.stdin.isatty()
         if talking and not settings.quiet:
-            click.secho(_HELP, dim=True)
+            click.secho(_HELP, dim=True, color=colour())
         if not walk.count:
             click.echo("this run has no steps")
             return 0
@@ -39,7 +39,7 @@ def command(ctx: click.Context, run: str) -> int:
         def show(full: bool = False) -> None:
             step, notes = walk.here()
             for line in step_lines(step, full=full, notes=notes, style=click.style):
-                click.echo(line)
+                click.echo(line, color=colour())
 
         show()
         while True:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
@@ -321,4 +322,6 @@ class Recorded:
             }
             if self.label is not None:
                 wanted["label"] = self.label
+            if facts.directories:
+                wanted["extra"] = json.dumps({"directories": [printable(d) for d in facts.directories]})
         return {key: value for key, value in wanted.items() if value is not None and thread.columns.get(key) != value}
