@@ -14,7 +14,10 @@ from typing import Any, TextIO
 
 from beyond.errors import UsageError
 from beyond.query import Query
-from beyond.text import visible
+from beyond.text import json_text, one_line, visible
+
+#: Columns of a cell in a table that nobody asked for with -t or --fmt.
+CELL = 80
 
 
 @dataclass(slots=True)
@@ -32,6 +35,10 @@ class Output:
     ascii: bool = False
     raw: bool = False
     raw_lines: bool = False
+    #: Where nothing else is asked for: a table of one line a row, long cells cut.
+    brief: bool = False
+    #: The output goes to a terminal, which no control character of a transcript may reach.
+    terminal: bool = False
 
     def check(self) -> None:
         """Raises `UsageError` for a table format that doesn't exist."""
@@ -44,11 +51,13 @@ class Output:
     def write(self, cursor: sqlite3.Cursor, rows: Iterable[tuple[Any, ...]], stream: TextIO) -> None:
         """Writes the rows of a query."""
         if cursor.description is None:
-            return
+            raise UsageError("the query holds no statement: give one, e.g. select * from runs")
+        if self.terminal and not (self.nl or self.arrays):
+            rows = (tuple(visible(cell) if isinstance(cell, str) else cell for cell in row) for row in rows)
         names = [column[0] for column in cursor.description]
         if self.raw or self.raw_lines:
             self._write_raw(rows, stream)
-        elif self.fmt or (self.table and not (self.csv or self.tsv or self.nl or self.arrays)):
+        elif self.fmt or self.table or (self.brief and not (self.csv or self.tsv or self.nl or self.arrays)):
             self._write_table(names, rows, stream)
         elif self.csv or self.tsv:
             writer = csv.writer(stream, dialect="excel-tab" if self.tsv else "excel")
@@ -73,12 +82,22 @@ class Output:
     def _write_table(self, names: list[str], rows: Iterable[tuple[Any, ...]], stream: TextIO) -> None:
         import tabulate
 
-        shown = [[visible(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
+        cut = self.brief and not (self.fmt or self.table)
+        shown = [[self._cell(cell, cut) for cell in row] for row in rows]
+        # text that looks like a number (a run's id may) stays as it is
+        texts = [i for i in range(len(names)) if any(isinstance(row[i], str) for row in shown)]
         tabulate.PRESERVE_WHITESPACE = True
         text = tabulate.tabulate(
-            shown, headers=names if self.headers else (), tablefmt=self.fmt or "simple", disable_numparse=False
+            shown, headers=names if self.headers else (), tablefmt=self.fmt or "simple", disable_numparse=texts
         )
         stream.write(text + "\n")
+
+    def _cell(self, cell: Any, cut: bool) -> Any:
+        if isinstance(cell, bytes):
+            cell = repr(cell)
+        if not isinstance(cell, str):
+            return cell
+        return one_line(cell, CELL) if cut else visible(cell)
 
     def _json(self, names: list[str], rows: Iterable[tuple[Any, ...]]) -> Iterator[str]:
         keys = _distinct(names)
@@ -87,7 +106,7 @@ class Output:
             data: Any = [_maybe_json(v) for v in row] if self.json_cols else list(row)
             if not self.arrays:
                 data = dict(zip_longest(keys, data))
-            text = json.dumps(data, default=_binary, ensure_ascii=self.ascii)
+            text = json_text(data, default=_binary, ascii_only=self.ascii)
             if self.nl:
                 yield text
             elif before is not None:
@@ -102,21 +121,16 @@ class Output:
 
 
 def _distinct(names: list[str]) -> list[str]:
-    """Names as keys: a repeated one gets _2, _3 …."""
+    """Names as keys: a repeated one gets _2, _3 …, whichever is free."""
     taken = set(names)
-    seen: set[str] = set()
-    out = []
+    seen: dict[str, None] = {}
     for name in names:
-        key = name
-        number = 2
-        while key in seen:
+        key, number = name, 2
+        while key in seen or (key in taken and key != name):
             key = f"{name}_{number}"
             number += 1
-            if key in taken and key not in seen:
-                continue
-        seen.add(key)
-        out.append(key)
-    return out
+        seen[key] = None
+    return list(seen)
 
 
 def _maybe_json(value: Any) -> Any:

@@ -18,7 +18,7 @@ from beyond.blob import Reader
 from beyond.errors import BeyondError, NotFound, UsageError
 from beyond.event import USAGE_PART, printable
 from beyond.journal import check, default_path, identify, translate
-from beyond.schema import load
+from beyond.schema import Relation, load, tables, views
 
 #: What reads a line's events, by agent CLI: given by the caller, so that this layer knows no ingester.
 ContentOf = Callable[[str], Callable[[bytes], dict[int, Any]]]
@@ -132,6 +132,9 @@ class Query:
             except BeyondError as error:  # SQLite would only say "user-defined function raised exception"
                 self._failure = error
                 raise
+            except sqlite3.Error as error:  # of a query inside the function: Ctrl-C and time limits end up here too
+                self._failure = self.explain(error)
+                raise
             except Exception as error:
                 self._failure = UsageError(f"SQL: {name}() raised {type(error).__name__}: {error}: correct the function")
                 raise
@@ -187,7 +190,8 @@ class Query:
             return failure
         text = str(error).rstrip(".")
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code == sqlite3.SQLITE_INTERRUPT:
+        if code == sqlite3.SQLITE_INTERRUPT or "user-defined function raised" in text:
+            # (a function keeps the reason, unless it is Ctrl-C that comes just before it does anything)
             if self._deadline is not None and time.monotonic() > self._deadline:
                 return UsageError("the query takes too long: add a limit or a condition")
             return KeyboardInterrupt()
@@ -284,19 +288,12 @@ def _prepare(path: Path, con: sqlite3.Connection, content_of: ContentOf, *, empt
     return query
 
 
-def schema_text() -> str:
-    """Views and columns with their comments, as `bnd sql --schema` prints them."""
-    out: list[str] = []
-    for line in load("views.sql").splitlines():
-        view = re.match(r"create temp view (\w+) as -- (.*)", line)
-        column = re.match(r"    .* as (\w+),? -- (.*)", line)
-        if view:
-            out += ["", f"{view[1]}: {view[2]}"]
-        elif column:
-            out.append(f"  {column[1]:<20} {column[2]}")
-    return "\n".join(out).strip() + "\n"
-
-
-def table_schema_text() -> str:
-    """The tables under the views, as they stand in the file."""
-    return load("journal.sql")
+def relations(path: Path | None, content_of: ContentOf) -> list[Relation]:
+    """The views, then the tables as they stand in the journal (or in a new one) with the comments that it keeps."""
+    try:
+        with connect(path, content_of) as query:
+            rows = query.execute("select sql from sqlite_master where type = 'table' order by rowid").fetchall()
+    except NotFound:
+        rows = []
+    made = tables(row[0] for row in rows)
+    return [*views(), *(made or tables())]

@@ -48,9 +48,14 @@ def options(ctx: click.Context) -> Settings:
     return settings
 
 
+def tell(text: str) -> None:
+    """Says something beside the output, on stderr."""
+    click.echo(f"bnd: {text}", err=True)
+
+
 def colour() -> bool | None:
-    """Whether to write colour: never with NO_COLOR, else where the output is a terminal."""
-    return False if os.environ.get("NO_COLOR") else None
+    """Whether to write colour: never with NO_COLOR, else where the output is a terminal that knows it."""
+    return False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None
 
 
 def _set(name: str) -> Any:
@@ -108,7 +113,12 @@ class _Group(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]}, params=_global_options())
+_EPILOG = """RUN, wherever it stands: an id or a unique beginning of one, @ (newest run of this project), @1 (the one before
+it), a label, or a conversation's id. Completion of commands, runs and labels: eval "$(_BND_COMPLETE=bash_source bnd)" in
+~/.bashrc, or zsh_source, fish_source."""
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]}, params=_global_options(), epilog=_EPILOG)
 @click.version_option(__version__, prog_name="bnd", message="%(prog)s %(version)s")
 @click.pass_context
 def group(ctx: click.Context) -> None:
@@ -133,13 +143,16 @@ def main() -> None:
 def _run() -> int:
     settings = Settings()
     try:
-        code = group.main(prog_name="bnd", standalone_mode=False, obj=settings)
+        code = group.main(prog_name="bnd", standalone_mode=False, obj=settings, color=colour())
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except BeyondError as error:
         _complain(str(error))
         return error.exit_code
     except click.UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # of click 8.2; earlier ones print the help themselves
+            click.echo(error.format_message())
+            return 2
         where = f"bnd {error.ctx.info_name}" if error.ctx is not None and error.ctx.parent is not None else "bnd"
         message = error.format_message().rstrip(".")
         _complain(message if ": " in message and "`" in message else f"{message}: see `{where} --help`")

@@ -14,7 +14,7 @@ from beyond.errors import UsageError
 @click.pass_context
 def command(ctx: click.Context, run: str, text: str) -> int:
     """Leave a remark on a run, or on one of its steps; the timeline shows it."""
-    from beyond.cli import options
+    from beyond.cli import options, tell
     from beyond.cli.text import write_json
     from beyond.journal import Journal
     from beyond.journal.append import add_note
@@ -24,7 +24,7 @@ def command(ctx: click.Context, run: str, text: str) -> int:
     if not text.strip():
         raise UsageError("the remark is empty: give some text")
     with Journal.open(settings.journal, create=False) as journal:
-        found, seq = resolve_place(journal.con, run)
+        found, seq = resolve_place(journal.con, run, tell=tell)
         add_note(journal, found.id, seq, text)
     place = found.run if seq is None else f"{found.run}:{seq}"
     if settings.json:

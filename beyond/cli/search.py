@@ -28,16 +28,16 @@ def command(ctx: click.Context, text: str, run: str | None, kinds: tuple[str, ..
     """
     from beyond import search
     from beyond.agents import content_of
-    from beyond.cli import options
+    from beyond.cli import options, tell
     from beyond.cli.text import write_json, write_lines
-    from beyond.naming import resolve_id
+    from beyond.naming import resolve
     from beyond.query import connect
 
     settings = options(ctx)
     search.parse(text)
     indexed = _update(settings)
     with connect(settings.journal, content_of) as query:
-        number = resolve_id(query.con, run) if run else None
+        number = resolve(query.con, run, tell=tell).id if run else None
         place = os.path.realpath(project) if project else None
         damage: list[JournalDamaged] = []
         found = search.find(query, text, run=number, kinds=kinds, project=place, indexed=indexed, damaged=damage.append)

@@ -45,7 +45,7 @@ def command(
     conversation's id. Steps on branches that were rewound away are marked ~.
     """
     from beyond.agents import content_of
-    from beyond.cli import options
+    from beyond.cli import options, tell
     from beyond.cli.text import ascii_only, visible, write_lines
     from beyond.naming import resolve
     from beyond.query import connect
@@ -57,7 +57,7 @@ def command(
     if raw and (at or kinds or tools or full or settings.json):
         raise UsageError("--raw prints a file as it is: leave --at, --kind, --tool, --full and --json out")
     with connect(settings.journal, content_of) as query:
-        found = resolve(query.con, run, tell=lambda text: click.echo(f"bnd: {text}", err=True))
+        found = resolve(query.con, run, tell=tell)
         if raw:
             return _raw(query, found, generation, force)
         walk = steps(query, found, at=at, kinds=kinds, tools=tools, usage=settings.json)

@@ -58,12 +58,18 @@ def command(
     """
     from beyond.agents import content_of
     from beyond.cli import options
+    from beyond.cli.text import ascii_only, write_json, write_lines
     from beyond.output import Output, add_functions
-    from beyond.query import connect, schema_text, zone
+    from beyond.query import connect, relations, zone
+    from beyond.schema import describe
 
     settings = options(ctx)
     if schema:
-        click.echo(schema_text(), nl=False)
+        found = relations(settings.journal, content_of)
+        if settings.json:
+            write_json([{"name": r.name, "kind": r.kind, "comment": r.comment, "columns": dict(r.columns)} for r in found])
+        else:
+            write_lines(describe(found).splitlines(), pager=True)
         return 0
     if query is None:
         raise UsageError('no query: give one, e.g. bnd sql "select * from runs", or --schema')
@@ -71,9 +77,11 @@ def command(
         raise UsageError("--load-extension is refused: an extension could write; use --functions for Python code")
     if query == "-":
         query = sys.stdin.read()
+    terminal = sys.stdout.isatty()
     out = Output(
-        table=table or (sys.stdout.isatty() and not settings.json), fmt=fmt, csv=as_csv, tsv=as_tsv, headers=not no_headers,
-        nl=nl, arrays=arrays, json_cols=json_cols, ascii=ascii_, raw=raw, raw_lines=raw_lines,
+        table=table, brief=terminal and not settings.json, terminal=terminal, fmt=fmt, csv=as_csv, tsv=as_tsv,
+        headers=not no_headers, nl=nl, arrays=arrays, json_cols=json_cols, ascii=ascii_ or ascii_only(),
+        raw=raw, raw_lines=raw_lines,
     )  # fmt: skip
     out.check()
     with connect(settings.journal, content_of) as journal:

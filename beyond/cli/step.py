@@ -15,55 +15,64 @@ _HELP = "Enter or n: next   p: back   number: go there   /text: search   o: open
 @click.argument("run", type=RunType())
 @click.pass_context
 def command(ctx: click.Context, run: str) -> int:
-    """Walk through a run step by step. From a pipe, the same words are read, one a line."""
+    """Walk through a run step by step. From a pipe, the same words are read, one a line.
+
+    Enter or n: next; p: back; a number: go there (-1 is the last step); /text: search; o: the whole content; f: fork
+    here; q: quit. With --json every step is printed as `show --json` prints it, everything else on stderr.
+    """
     from beyond.agents import content_of
-    from beyond.cli import COMMANDS, colour, options
-    from beyond.cli.text import visible
+    from beyond.cli import COMMANDS, options, tell
+    from beyond.cli.text import ascii_only, visible
     from beyond.naming import resolve
     from beyond.query import connect
-    from beyond.timeline import Walk, head_lines, step_lines
+    from beyond.timeline import Walk, head_lines, step_json, step_lines
 
     settings = options(ctx)
     with connect(settings.journal, content_of) as query:
-        found = resolve(query.con, run, tell=lambda text: click.echo(f"bnd: {text}", err=True))
+        found = resolve(query.con, run, tell=tell)
         walk = Walk(query, found)
-        for line in head_lines(query, found):
-            click.secho(visible(line), bold=True, color=colour())
         talking = sys.stdin.isatty()
-        if talking and not settings.quiet:
-            click.secho(_HELP, dim=True, color=colour())
-        if not walk.count:
-            click.echo("this run has no steps")
-            return 0
+
+        def say(text: str) -> None:
+            click.echo(text, err=settings.json)
 
         def show(full: bool = False) -> None:
             step, notes = walk.here()
+            if settings.json:
+                click.echo(step_json(step, ascii_only=ascii_only()))
+                return
             for line in step_lines(step, full=full, notes=notes, style=click.style):
-                click.echo(line, color=colour())
+                click.echo(line)
 
+        if not settings.json and not settings.quiet:
+            for line in head_lines(query, found):
+                click.secho(visible(line), bold=True)
+        if talking and not settings.quiet:
+            say(click.style(_HELP, dim=True))
+        if not walk.count:
+            say("this run has no steps")
+            return 0
         show()
         while True:
             if talking:
-                click.echo(f"{walk.place + 1}/{walk.count}> ", nl=False)
+                click.echo(f"{walk.place + 1}/{walk.count}> ", nl=False, err=settings.json)
             line = sys.stdin.readline()
-            if not line:
-                return 0
             word = line.strip()
-            if word == "q":
+            if not line or word == "q":
                 return 0
             if word in ("", "n", "p"):
-                show() if walk.go(-1 if word == "p" else 1) else click.echo("no further step")
-            elif word.lstrip("-").isdigit():
-                show() if walk.go_to(int(word)) else click.echo(f"no step {word}: 1 to {walk.last}")
+                show() if walk.go(-1 if word == "p" else 1) else say("no further step")
+            elif word.removeprefix("-").isdecimal():
+                show() if walk.go_to(int(word)) else say(f"no step {word}: 1 to {walk.last}")
             elif word.startswith("/"):
-                show() if walk.search(word[1:]) else click.echo(f"{visible(word[1:])!r} stands in no later step")
+                show() if walk.search(word[1:]) else say(f"{visible(word[1:])!r} stands in no later step")
             elif word == "o":
                 show(full=True)
             elif word == "f":
                 seq = walk.here()[0].row["seq"]
                 can = "fork" in COMMANDS
-                click.echo(f"bnd fork {found.run} --at {seq}" if can else "this version of beyond can't fork yet")
+                say(f"bnd fork {found.run} --at {seq}" if can else "this version of beyond can't fork yet")
             elif word in ("?", "h", "help"):
-                click.echo(_HELP)
+                say(_HELP)
             else:
-                click.echo(f"{visible(word)!r} is none of: {_HELP}")
+                say(f"{visible(word)!r} is none of: {_HELP}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from beyond.text import one_line, visible
@@ -30,6 +31,12 @@ def write_json(value: Any) -> None:
     sys.stdout.write(json_text(value, ascii_only=ascii_only()) + "\n")
 
 
+def _joined(lines: Iterable[str]) -> Iterator[str]:
+    """Lines with line breaks between them; click's pager adds the last one."""
+    for number, line in enumerate(lines):
+        yield "\n" + line if number else line
+
+
 def write_lines(lines: Iterable[str], *, pager: bool) -> None:
     """Prints lines, through the pager where there is a terminal."""
     import click
@@ -37,7 +44,8 @@ def write_lines(lines: Iterable[str], *, pager: bool) -> None:
     from beyond.cli import colour
 
     if pager and sys.stdout.isatty():
-        click.echo_via_pager((line + "\n" for line in lines), color=colour())
+        os.environ.setdefault("LESS", "FRX")  # as git does: colours pass, and what fits the screen is just printed
+        click.echo_via_pager(_joined(lines), color=colour())
         return
     for line in lines:
         click.echo(line, color=colour())
