@@ -44,7 +44,7 @@ def write_lines(lines: Iterable[str], *, pager: bool) -> None:
     from beyond.cli import colour
 
     if pager and sys.stdout.isatty():
-        os.environ.setdefault("LESS", "FRX")  # as git does: colours pass, and what fits the screen is just printed
+        os.environ.setdefault("LESS", "-FRX")  # as git does: colours pass, and what fits the screen is just printed
         click.echo_via_pager(_joined(lines), color=colour())
         return
     for line in lines:
