@@ -119,7 +119,7 @@ def test_the_snippet_shows_where(bnd: Any) -> None:
     assert "needle" in snippet
     assert "\u241b[31m in a haystack" in snippet
     assert len(snippet) < 200
-    env = {**bnd.environment(), "TERM": "xterm", "PAGER": "less", "LESS": "FRX"}
+    env = {**bnd.environment(), "TERM": "xterm", "PAGER": "less"}
     _, coloured = on_terminal(bnd.argv("search", "needle"), env, columns=250)
     assert re.search(rb"\x1b\[[0-9;]*mneedle\x1b\[", coloured)
     _, plain = on_terminal(bnd.argv("search", "needle"), {**env, "NO_COLOR": "1"}, columns=250)
