@@ -284,8 +284,13 @@ def step_lines(step: Step, *, full: bool, notes: list[str], style: Callable[...,
         head += f"  ({step.run})"
     if marks:
         head += f"  [{', '.join(marks)}]"
-    dim = not row["active"] or row["kind"] in ("usage", "thinking")
-    lines = [style(visible(head), fg=_COLOURS.get(row["kind"]), dim=dim, bold=row["kind"] == "user_msg" and not dim)]
+    faint = not row["active"] or row["kind"] in ("usage", "thinking")
+    dim = True if faint else None  # False would end boldness too
+    lines = [
+        style(
+            visible(head), fg=_COLOURS.get(row["kind"]), dim=dim, bold=True if row["kind"] == "user_msg" and not faint else None
+        )
+    ]
     if row["kind"] == "usage":
         counts = "  ".join(
             f"{name} {row[key]:,}"

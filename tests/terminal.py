@@ -13,9 +13,17 @@ from collections.abc import Mapping, Sequence
 
 
 def on_terminal(
-    argv: Sequence[str], env: Mapping[str, str], keys: bytes = b"", *, rows: int = 40, columns: int = 100, timeout: float = 30
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    keys: bytes = b"",
+    *,
+    after: bytes = b"",
+    rows: int = 40,
+    columns: int = 100,
+    timeout: float = 30,
 ) -> tuple[int, bytes]:
-    """Runs `argv` with a terminal as its input and output. Returns its exit code and everything it printed."""
+    """Runs `argv` with a terminal as its input and output, and types `keys` once it has printed `after`.
+    Returns its exit code and everything it printed."""
     child, end = pty.fork()
     if child == 0:
         try:
@@ -26,9 +34,10 @@ def on_terminal(
     out = b""
     until = time.monotonic() + timeout
     try:
-        if keys:
-            os.write(end, keys)
         while time.monotonic() < until:
+            if keys and after in out:
+                os.write(end, keys)
+                keys = b""
             if not select.select([end], [], [], 0.2)[0]:
                 continue
             try:

@@ -92,7 +92,7 @@ def test_an_unexpected_failure_is_one_line(tui: Any) -> None:
         assert words or done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("words", [["runs"], ["show", "@"], ["search", "goldenhawk"]], ids=lambda w: w[0])
+@pytest.mark.parametrize("words", [["runs"], ["show", "@", "-q"], ["search", "goldenhawk"]], ids=lambda w: w[0])
 def test_the_pager_and_colour(tui: Any, words: list[str]) -> None:
     env = {**tui.environment(), "TERM": "xterm", "PAGER": "less"}
     _, out = on_terminal(tui.argv(*words), env, rows=300, columns=250)
@@ -115,7 +115,7 @@ def test_the_pager_and_colour(tui: Any, words: list[str]) -> None:
 
 
 def test_closed_pipes_are_quiet(tui: Any) -> None:
-    for words in ("show @ --full", "show @ --json", "runs", "search the*", "sql --schema", "--help"):
+    for words in ("show @ --full -q", "show @ --json -q", "runs", "search the*", "sql --schema", "--help"):
         command = f"{sys.executable} -m beyond {words} | head -c 10"
         done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, env=tui.environment(), cwd=tui.root)
         assert (done.returncode, done.stderr) == (0, b""), words
@@ -128,7 +128,7 @@ def complete(bnd: Any, words: str, **env: str) -> list[str]:
              "COMP_CWORD": str(len(words.split(" ")) - 1), **env},
     )  # fmt: skip
     assert done.stderr == ""
-    return [line.split(",", 1)[1] for line in done.stdout.splitlines()]
+    return [line.split(",", 1)[1] for line in done.stdout.splitlines() if line]
 
 
 def test_completion(tui: Any) -> None:

@@ -49,8 +49,9 @@ def options(ctx: click.Context) -> Settings:
 
 
 def tell(text: str) -> None:
-    """Says something beside the output, on stderr."""
-    click.echo(f"bnd: {text}", err=True)
+    """Says something beside the output, on stderr, unless quiet."""
+    if not options(click.get_current_context()).quiet:
+        click.echo(f"bnd: {text}", err=True)
 
 
 def colour() -> bool | None:
