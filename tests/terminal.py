@@ -7,9 +7,14 @@ import os
 import pty
 import select
 import struct
+import subprocess
 import termios
 import time
 from collections.abc import Mapping, Sequence
+
+
+def _take_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def on_terminal(
@@ -24,32 +29,30 @@ def on_terminal(
 ) -> tuple[int, bytes]:
     """Runs `argv` with a terminal as its input and output, and types `keys` once it has printed `after`.
     Returns its exit code and everything it printed."""
-    child, end = pty.fork()
-    if child == 0:
-        try:
-            fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-            os.execvpe(argv[0], list(argv), dict(env))
-        finally:
-            os._exit(127)
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    process = subprocess.Popen(
+        argv, stdin=theirs, stdout=theirs, stderr=theirs, env=env, start_new_session=True, preexec_fn=_take_terminal
+    )
+    os.close(theirs)
     out = b""
     until = time.monotonic() + timeout
     try:
         while time.monotonic() < until:
             if keys and after in out:
-                os.write(end, keys)
+                os.write(ours, keys)
                 keys = b""
-            if not select.select([end], [], [], 0.2)[0]:
+            if not select.select([ours], [], [], 0.1)[0]:
                 continue
             try:
-                data = os.read(end, 65536)
-            except OSError:  # the other end is closed
+                data = os.read(ours, 65536)
+            except OSError:  # nobody holds the other end
                 break
             if not data:
                 break
             out += data
         else:
-            os.kill(child, 9)
+            process.kill()
     finally:
-        os.close(end)
-        _, status = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status), out
+        os.close(ours)
+    return process.wait(), out

@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,9 @@ def test_a_folder_that_cannot_be_written(tui: Path) -> None:
     shutil.copy(tui, path)
     path.chmod(0o444)
     folder.chmod(0o555)
-    child = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # the child of a process with threads: it does little
+        child = os.fork()
     if child == 0:  # in a process of its own, which gives up being root
         code = 1
         try:
