@@ -31,9 +31,10 @@ def on_terminal(
     Returns its exit code and everything it printed."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-    process = subprocess.Popen(
-        argv, stdin=theirs, stdout=theirs, stderr=theirs, env=env, start_new_session=True, preexec_fn=_take_terminal
-    )
+    process = subprocess.Popen(  # Ctrl-C comes only to whom the terminal belongs
+        argv, stdin=theirs, stdout=theirs, stderr=theirs, env=env, start_new_session=True,
+        preexec_fn=_take_terminal,  # noqa: PLW1509
+    )  # fmt: skip
     os.close(theirs)
     out = b""
     until = time.monotonic() + timeout
