@@ -9,7 +9,6 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -126,10 +125,14 @@ def assert_as_sent(found: list[Step], requests: list[ModelRequest]) -> None:
         assert result.content.strip()
         assert result.content.strip() in came_back[str(call.id)].text
     assert len(of("tool_result")) == len(calls)
-    tokens = Counter(s.tokens for s in of("usage") if s.counted)
-    assert tokens == Counter(
-        (u.input, u.output, u.cache_read, u.cache_write) for r in requests if r.sent is not None and (u := r.sent.usage)
-    )
+    counted = sorted(s.tokens for s in of("usage") if s.counted)
+    used = [r.sent.usage for r in requests if r.sent is not None]
+    wanted = sorted((u.input, u.output, u.cache_read, u.cache_write) for u in used)
+    assert [(i, r, w) for i, _, r, w in counted] == [(i, r, w) for i, _, r, w in wanted]
+    for (_, out, _, _), (_, said, _, _) in zip(counted, wanted, strict=True):
+        # Claude 2.1.218 may write a subagent's line before the message's last usage arrives (seen on a loaded machine):
+        # the file then holds the count that the message began with, and so does the journal.
+        assert out in (said, 1)
 
 
 def assert_turns(found: list[Step], *prompts: str) -> None:
