@@ -17,7 +17,7 @@ from beyond.journal.forget import is_forgotten, remember
 from beyond.journal.relate import relate, unfollow
 from beyond.record.prepare import MAX_PREPARED, WORTH_PREPARING, prepare_groups
 from beyond.record.session import Empty, Report, Session
-from beyond.store import SAFE_ID, Found, identify
+from beyond.store import SAFE_ID, Found, describe, identify
 
 __all__ = ["Outcome", "Recorder", "find", "newest_here", "record"]
 
@@ -80,7 +80,7 @@ class Recorder:
         session = Session(self.journal, found, self.label)
         try:
             session.open()
-            if is_forgotten(self.journal.con, found.cli, found.conversation, session.first_hash):
+            if session.created and is_forgotten(self.journal.con, found.cli, found.conversation, session.first_hash):
                 if not again:
                     outcome.status = "forgotten"
                     return outcome
@@ -200,10 +200,30 @@ class Recorder:
     def finish(self) -> None:
         """Writes the rest, and what is known only from several files together: parents and titles."""
         self.flush()
+        self._take_up_orphans()
         if self._touched or self._titles:
             relate(self.journal, self._touched, self._calls, self._owned_titles())
         self._touched, self._calls, self._titles = set(), {}, {}
         unfollow(self.journal, process_alive)
+
+    def _take_up_orphans(self) -> None:
+        """Subagents and copies whose originals were not found yet: a process that was killed leaves such behind."""
+        rows = self.journal.con.execute(
+            "select r.cli, r.conversation, r.agent, (select f.path from source s join file f on f.source = s.id "
+            "where s.run = r.id limit 1) from run r where r.relation = 'subagent' and r.parent_seq is null"
+        ).fetchall()
+        for cli, conversation, agent, path in rows:
+            self._touched.add((cli, conversation))
+            if path is not None:
+                tool_id = describe(Found(cli, Path(path), conversation, agent)).tool_id
+                if tool_id:
+                    self._calls.setdefault((cli, conversation, agent), tool_id)
+        self._touched.update(
+            self.journal.con.execute(
+                "select distinct r.cli, r.conversation from event e join run r on r.id = e.run "
+                "where e.kind = 'usage' and e.counted = 0 and r.relation is null"
+            )
+        )
 
     def _owned_titles(self) -> dict[int, str]:
         """Summary titles by the run that holds the message which they end with: often another file of the folder."""

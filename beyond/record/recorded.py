@@ -40,6 +40,7 @@ class Recorded:
         self.threads: dict[str, Thread] = {}
         self.first_hash = b""
         self._older: set[bytes] = set()
+        self._rejected: set[str] = set()
         self._fed = 0
         self.shrunk = False
         #: True where the file made a new run.
@@ -111,6 +112,7 @@ class Recorded:
             source = self._sources_of(run_id)[-1][1]
             if self._verify(source, file)[0]:
                 return int(run_id)
+            self._rejected.add(self.journal.con.execute("select run from run where id = ?", (run_id,)).fetchone()[0])
         return None
 
     def _sources_of(self, run_id: int) -> list[tuple[int, int]]:
@@ -206,9 +208,9 @@ class Recorded:
 
     def _feed_recorded(self, generation: int, source: int, latest: int) -> None:
         for number, offset, raw in self.journal.reader.lines(source):
-            if generation < latest:
-                self._older.add(hashlib.sha256(raw).digest()[:12])
             self._feed(generation, number, offset, raw)
+            if generation < latest:  # afterwards: a line must not be taken for its own repetition
+                self._older.add(hashlib.sha256(raw).digest()[:12])
             self._unflushed += len(raw)
             if self._unflushed > CHUNK:
                 self._absorb(self.ingester.flush(self._assign))
@@ -262,7 +264,13 @@ class Recorded:
         salt = 0
         while True:
             run = run_id_of(self.found.cli, self.found.conversation, agent, self.first_hash, salt)
-            if not self.journal.con.execute("select 1 from run where run = ?", (run,)).fetchone():
+            if agent == self.found.agent:
+                # Only runs that were compared are other ones. One that appeared since is this file's, recorded by another
+                # process: the id then conflicts when it is appended, and the file is compared again.
+                taken = run in self._rejected
+            else:
+                taken = self.journal.con.execute("select 1 from run where run = ?", (run,)).fetchone() is not None
+            if not taken:
                 return run
             salt += 1
 
