@@ -107,7 +107,7 @@ def command(ctx: click.Context, what: str | None, everything: bool, cli_name: st
             click.echo(f"bnd: {warning}", err=True)
         recorder = Recorder(journal, label)
         try:
-            outcomes = _record(recorder, founds, again=not everything, quiet=settings.quiet or settings.json)
+            outcomes = _record(recorder, founds, again=what is not None, quiet=settings.quiet or settings.json)
             recorder.finish()
             if everything:
                 recorder.mark_gone([agents.home(n) for n in names], {str(f.path) for f in founds})

@@ -48,10 +48,20 @@ def text_or_none(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
+def _usable(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry can be looked at: no link in a circle, no name that isn't text."""
+    try:
+        entry.stat()
+        entry.name.encode()
+    except (OSError, UnicodeEncodeError):
+        return False
+    return True
+
+
 def scan(folder: str) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
-            return sorted(entries, key=lambda e: e.name)
+            return sorted((e for e in entries if _usable(e)), key=lambda e: e.name)
     except OSError:
         return []
 

@@ -247,8 +247,9 @@ class Recorder:
     def mark_gone(self, roots: Iterable[Path], seen: set[str]) -> list[str]:
         """Notes sources that are no longer in a store that was looked through. Nothing recorded is dropped."""
         prefixes = tuple(f"{root}{os.sep}" for root in roots if root.is_dir())
-        if self._files is None or not prefixes:
-            return []
+        if self._files is None:
+            rows = self.journal.con.execute("select path, size, mtime_ns, inode, gone_at from file")
+            self._files = {row[0]: row[1:] for row in rows}
         gone = [
             path
             for path, row in self._files.items()

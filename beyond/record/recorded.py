@@ -328,7 +328,7 @@ class Recorded:
                 "ended_at": facts.ended_at,
                 "first_ts": facts.first_ts if facts.first_ts is not None else facts.started_at,
             }
-            if self.label is not None:
+            if self.label is not None and self.found.agent == "main":
                 wanted["label"] = self.label
             if facts.directories:
                 wanted["extra"] = json.dumps({"directories": [printable(d) for d in facts.directories]})
