@@ -85,7 +85,12 @@ class _Content:
                 if row is None:
                     return {}
                 read = self._readers[source] = self._content_of(row[0])
-            parts = self._lines[source, line] = read(self._reader.line(source, line))
+            raw = self._reader.line(source, line)
+            try:
+                parts = read(raw)
+            except ValueError:  # the line is no record (any more): its event has no content, the others have theirs
+                parts = {}
+            self._lines[source, line] = parts
             if len(self._lines) > 64:
                 self._lines.popitem(last=False)
         return parts
