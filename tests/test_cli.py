@@ -324,14 +324,14 @@ def test_follow(bnd: Any) -> None:
     with file.open("ab") as out:
         out.write(lines[12])
         out.flush()
-        first = until(6)
+        assert until(6) < 1.0
         out.write(lines[13][:50])
         out.flush()
         time.sleep(0.6)
         until(6)
         out.write(lines[13][50:])
         out.flush()
-        assert min(first, until(8)) < 1.0  # the better of two: other work on the machine is not ours
+        assert until(8) < 1.0
     assert bnd("runs", "--json").json()[0]["ended"] == "live"
     file.write_bytes(b"".join(lines[:10]))  # it shrinks …
     time.sleep(0.6)

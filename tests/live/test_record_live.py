@@ -364,9 +364,7 @@ def test_followed_while_it_works(cli: Installed, start_agent: Callable[..., Agen
         with closing(sqlite3.connect(f"file:{live}?mode=ro", uri=True)) as con:
             assert {ended for (ended,) in con.execute("select ended from run")} == {"live"}
     assert len(watch.waits) >= 8
-    # One in eight may be late: the agent, its model and the other tests share two cores with the follower here.
-    late = [wait for wait in watch.waits if wait > PROMISE]
-    assert len(late) <= len(watch.waits) // 8, sorted(watch.waits)[-5:]
+    assert max(watch.waits) <= PROMISE, sorted(watch.waits)[-5:]
     with Journal.open(live) as followed, Journal.open(tmp_path / "after.db") as after:
         record(after, agent.transcripts())
         assert fingerprint(followed) == fingerprint(after)
