@@ -86,6 +86,8 @@ def _newest(con: sqlite3.Connection, text: str, tell: Callable[[str], None]) -> 
 
 def inside(path: str, folder: str) -> bool:
     """Whether `path` (a real one) is `folder` or lies in it."""
+    if "\0" in folder:
+        return False
     folder = os.path.realpath(folder)
     return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
 

@@ -22,11 +22,11 @@ def command(ctx: click.Context, run: str) -> int:
     from beyond.journal import Journal
     from beyond.journal.forget import forget
     from beyond.naming import resolve_id
-    from beyond.record.derive import recount
+    from beyond.record.derive import Survivors
 
     settings = options(ctx)
     with Journal.open(settings.journal, create=False) as journal:
-        gone = forget(journal, resolve_id(journal.con, run), recount, search.reset)
+        gone = forget(journal, resolve_id(journal.con, run), Survivors(journal), search.reset)
     if settings.json:
         click.echo(json.dumps({"runs": gone.runs, "events": gone.events, "bytes": gone.bytes}))
     elif not settings.quiet:

@@ -170,11 +170,24 @@ class NotARecord(ValueError):
     """A line that is no record: the message says why, without the line's own text."""
 
 
+class Glued(dict[str, Any]):
+    """A record with more bytes behind it on its line: the next one was written before this one's newline.
+
+    It is the same step that it was while it stood there alone, so that reading in pieces and reading whole agree.
+    """
+
+    #: Bytes of the line that are not the record's.
+    rest: int
+
+
 _NON_JSON = {"NaN": None, "Infinity": None, "-Infinity": None}
 
 
 def _refuse_constant(name: str) -> Any:
     raise NotARecord(f"not strict JSON ({name})")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def parse(raw: bytes) -> dict[str, Any]:
@@ -204,8 +217,9 @@ def _parse_hard(raw: bytes) -> Any:
         pass
     if body[:1] != b"{":
         raise NotARecord("not JSON")
+    text = body.decode("utf-8", "replace")
     try:
-        return json.loads(body.decode("utf-8", "replace"), parse_constant=_refuse_constant)
+        record, end = _DECODER.raw_decode(text)
     except NotARecord:
         raise
     except RecursionError:
@@ -213,13 +227,27 @@ def _parse_hard(raw: bytes) -> Any:
     except ValueError as error:
         reason = str(error)
         raise NotARecord("a number of too many digits" if "digit" in reason else "not JSON, or cut off") from None
+    rest = text[end:].strip(" \t\r\n\0")
+    if not rest:
+        return record
+    glued = Glued(record)
+    glued.rest = min(len(rest.encode("utf-8", "replace")), len(raw) - 2)
+    return glued
 
 
 def parse_exactly(raw: bytes) -> dict[str, Any]:
     """Like `parse` for a line that it could read, with whole numbers of any size."""
-    record = json.loads(raw.strip(b"\0 \t\r\n").removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace"))
+    text = raw.strip(b"\0 \t\r\n").removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
+    record, _ = json.JSONDecoder().raw_decode(text)
     assert isinstance(record, dict)
     return record
+
+
+def glue_damage(number: int, offset: int, raw: bytes, record: dict[str, Any]) -> list[Damage]:
+    """What stands behind a record on its line, as damage."""
+    if type(record) is not Glued:
+        return []
+    return [Damage(number, offset + len(raw) - record.rest, record.rest, "bytes behind a record, without a newline between")]
 
 
 def nul_damage(number: int, offset: int, raw: bytes) -> list[Damage]:

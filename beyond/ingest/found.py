@@ -75,7 +75,7 @@ def stat_of(entry: os.DirEntry[str]) -> tuple[int, int, int] | None:
 
 
 def holds(project: str | None, directory: str) -> bool:
-    if not project:
+    if not project or "\0" in project:
         return False
     project = os.path.realpath(project)
     return directory == project or directory.startswith(project.rstrip(os.sep) + os.sep)

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 from beyond import codec
 from beyond.blob import MAX_CHAIN, PACK_SIZE, Reader, get_varints
 from beyond.errors import Blocked, JournalDamaged, Refused
 from beyond.journal import Journal, now_ms, translate
 
-#: Reads a line again: token counts of its usage event, or None.
-Recount = Callable[[str, bytes], tuple[int, int, int, int] | None]
+
+class Survivors(Protocol):
+    """Derives again what the runs that stay say by themselves."""
+
+    def usage(self, run_id: int) -> dict[int, tuple[int, int, int, int]]:
+        """The tokens of a run's usage events by seq."""
+
+    def title(self, run_id: int) -> tuple[str | None, int]:
+        """A run's own title and its rank."""
+
 
 #: Plain bytes of a pack that `gc` makes. Larger packs compress better and take longer to read a line from.
 PACKED_SIZE = 4 * 1024 * 1024
@@ -67,7 +77,7 @@ class Forgotten:
     bytes: int
 
 
-def forget(journal: Journal, run_id: int, recount: Recount, reset_search: Callable[[sqlite3.Connection], None]) -> Forgotten:
+def forget(journal: Journal, run_id: int, survivors: Survivors, reset_search: Callable[[sqlite3.Connection], None]) -> Forgotten:
     """Deletes a run with its subagents. Forks keep their own lines. Raises `Blocked` where a reader keeps the old
     pages alive, `Refused` for a subagent whose lines stand in its parent's file."""
     with _deleting(journal) as con:
@@ -78,7 +88,8 @@ def forget(journal: Journal, run_id: int, recount: Recount, reset_search: Callab
         (events,) = con.execute(f"select count(*) from event where run in ({marks})", doomed).fetchone()
         (size,) = con.execute(f"select coalesce(sum(bytes), 0) from source where run in ({marks})", doomed).fetchone()
         _tombstones(con, doomed)
-        _pass_on_usage(journal, con, doomed, recount)
+        _pass_on_usage(con, doomed, survivors)
+        _take_back_titles(con, doomed, survivors)
         sources = f"(select id from source where run in ({marks}))"
         for statement in (
             f"delete from segment where source in {sources}",
@@ -135,22 +146,40 @@ def _tombstones(con: sqlite3.Connection, doomed: list[int]) -> None:
         )
 
 
-def _pass_on_usage(journal: Journal, con: sqlite3.Connection, doomed: list[int], recount: Recount) -> None:
+def _take_back_titles(con: sqlite3.Connection, doomed: list[int], survivors: Survivors) -> None:
+    """A title that a forgotten file's summary line gave another run goes with it."""
+    marks = ", ".join("?" * len(doomed))
+    given: set[str] = set()
+    for (extra,) in con.execute(f"select extra from run where id in ({marks}) and extra is not null", doomed):
+        with suppress(ValueError, AttributeError):
+            given.update(json.loads(extra).get("summaries", {}).values())
+    for title in sorted(given):
+        rows = con.execute(
+            f"select id from run where title = ? and title_rank = 1 and id not in ({marks})", (title, *doomed)
+        ).fetchall()
+        for (run_id,) in rows:
+            con.execute("update run set title = ?, title_rank = ? where id = ?", (*survivors.title(run_id), run_id))
+
+
+def _pass_on_usage(con: sqlite3.Connection, doomed: list[int], survivors: Survivors) -> None:
     """Tokens that counted for a forgotten run count for the oldest copy that is left."""
     marks = ", ".join("?" * len(doomed))
     rows = con.execute(
-        f"select c.run, c.seq, c.source, c.line, r.cli, c.usage_key from event e join event c "
+        f"select c.run, c.seq, c.usage_key from event e join event c "
         f"on c.kind = 'usage' and c.usage_key = e.usage_key and c.counted = 0 "
         f"and c.run not in ({marks}) join run r on r.id = c.run "
         f"where e.run in ({marks}) and e.kind = 'usage' and e.counted = 1 order by coalesce(r.first_ts, 1 << 62), r.run",
         (*doomed, *doomed),
     ).fetchall()
     done: set[int] = set()
-    for run, seq, source, line, cli, key in rows:
+    counts: dict[int, dict[int, tuple[int, int, int, int]]] = {}
+    for run, seq, key in rows:
         if key in done:
             continue
         done.add(key)
-        tokens = recount(cli, journal.reader.line(source, line))
+        if run not in counts:  # a message's usage is the greatest of all its lines, not what its first one says
+            counts[run] = survivors.usage(run)
+        tokens = counts[run].get(seq)
         if tokens is not None:
             con.execute(
                 "update event set counted = 1, input_tokens = ?, output_tokens = ?, cache_read_tokens = ?, "

@@ -37,6 +37,12 @@ def relate(
                 write.execute(sql, values)
 
 
+def compared(journal: Journal, path: str, stat: tuple[int, int, int]) -> None:
+    """Notes that a file, as it is now, was compared with what is recorded of it."""
+    with journal.write() as con:
+        con.execute("update file set size = ?, mtime_ns = ?, inode = ? where path = ?", (*stat, path))
+
+
 def _runs(con: sqlite3.Connection, key: Key) -> list[tuple[int, str, int | None, int | None, str | None]]:
     return con.execute(
         "select id, agent, parent, parent_seq, relation from run where cli = ? and conversation is ? order by id", key

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,11 +12,13 @@ from typing import Any
 
 from beyond import agents
 from beyond.errors import BeyondError, NotFound
+from beyond.event import printable
 from beyond.journal import Journal, now_ms
 from beyond.journal.append import Batch, PackBuilder, append
 from beyond.journal.forget import is_forgotten, remember
 from beyond.journal.relate import relate, unfollow
 from beyond.record.prepare import MAX_PREPARED, WORTH_PREPARING, prepare_groups
+from beyond.record.rows import UNREADABLE
 from beyond.record.session import Empty, Report, Session
 from beyond.store import SAFE_ID, Found, describe, identify
 
@@ -70,7 +73,7 @@ class Recorder:
         if self._files is None:
             rows = self.journal.con.execute("select path, size, mtime_ns, inode, gone_at from file")
             self._files = {row[0]: row[1:] for row in rows}
-        return self._files.get(str(found.path)) == (*found.stat, None)
+        return self._files.get(printable(str(found.path))) == (*found.stat, None)
 
     def add(self, found: Found, *, again: bool = False) -> Outcome:
         """Records a file as far as it goes. `again`: also one that was forgotten."""
@@ -92,6 +95,9 @@ class Recorder:
         except FileNotFoundError:
             outcome.status = "failed"
             outcome.warnings.append("it is gone")
+        except UNREADABLE as error:
+            outcome.status = "failed"
+            outcome.warnings.append(f"it can't be read ({type(error).__name__}: {error}): please report this with the file")
         except (BeyondError, OSError) as error:
             outcome.status = "failed"
             outcome.warnings.append(error.strerror or str(error) if isinstance(error, OSError) else str(error))
@@ -148,10 +154,13 @@ class Recorder:
             self._titles.setdefault(str(Path(batch.path).parent), {}).update(report.summaries)
 
     def _retry(self, found: Found, outcome: Outcome) -> None:
-        """Another process got there first: compare with what it wrote."""
+        """Another process got there first: compare with what it wrote, or see that it forgot the conversation."""
         for _ in range(20):
             again = Session(self.journal, found.look(), self.label)
             again.open()
+            if again.created and is_forgotten(self.journal.con, found.cli, found.conversation, again.first_hash):
+                outcome.status = "forgotten"
+                return
             ok = True
             for batch in again.batches(self._builder):
                 if append(self.journal, self._builder.take(), [batch]):
@@ -210,11 +219,16 @@ class Recorder:
         """Subagents and copies whose originals were not found yet: a process that was killed leaves such behind."""
         rows = self.journal.con.execute(
             "select r.cli, r.conversation, r.agent, (select f.path from source s join file f on f.source = s.id "
-            "where s.run = r.id limit 1) from run r where r.relation = 'subagent' and r.parent_seq is null"
+            "where s.run = r.id limit 1), (select p.extra from run p where p.cli = r.cli and p.conversation = r.conversation "
+            "and p.agent = 'main' and p.extra is not null limit 1) "
+            "from run r where r.relation = 'subagent' and r.parent_seq is null"
         ).fetchall()
-        for cli, conversation, agent, path in rows:
+        for cli, conversation, agent, path, extra in rows:
             self._touched.add((cli, conversation))
-            if path is not None:
+            told = json.loads(extra).get("subagents", {}).get(agent) if extra else None
+            if told:
+                self._calls.setdefault((cli, conversation, agent), told)
+            elif path is not None:
                 tool_id = describe(Found(cli, Path(path), conversation, agent)).tool_id
                 if tool_id:
                     self._calls.setdefault((cli, conversation, agent), tool_id)
@@ -253,7 +267,11 @@ class Recorder:
         gone = [
             path
             for path, row in self._files.items()
-            if row[3] is None and path not in seen and path.startswith(prefixes) and not os.path.exists(path)
+            if row[3] is None
+            and path not in seen
+            and path.startswith(prefixes)
+            and "\ufffd" not in path
+            and not os.path.exists(path)
         ]
         if gone:
             with self.journal.write() as con:

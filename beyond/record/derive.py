@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from beyond import agents
+from beyond.event import printable
 from beyond.journal import Journal
 from beyond.record.session import Session
 from beyond.store import Found
@@ -25,9 +26,23 @@ def differing(journal: Journal) -> Iterator[str]:
             yield f"run {name}: {count} events are stored otherwise than they follow from its lines"
 
 
-def recount(cli: str, raw: bytes) -> tuple[int, int, int, int] | None:
-    """The token counts of the usage event of a line."""
-    from beyond.event import USAGE_PART
+class Survivors:
+    """What `forget` asks about the runs that stay: derived again from their own lines."""
 
-    event = agents.content_of(cli)(raw).get(USAGE_PART)
-    return event.tokens if event is not None else None
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def _session(self, run_id: int) -> Session:
+        row = self._journal.con.execute("select run, cli, conversation, agent from run where id = ?", (run_id,)).fetchone()
+        return Session(self._journal, Found(row[1], Path(f"run {row[0]}"), row[2], row[3]))
+
+    def usage(self, run_id: int) -> dict[int, tuple[int, int, int, int]]:
+        """The tokens of a run's usage events by seq, whether they count for it or not."""
+        return self._session(run_id).usage(run_id)
+
+    def title(self, run_id: int) -> tuple[str | None, int]:
+        """The title that a run's own lines give it, and its rank."""
+        session = self._session(run_id)
+        session.rederive(run_id)
+        facts = session.ingester.facts
+        return (printable(facts.title) if facts.title else None), facts.title_rank

@@ -15,7 +15,9 @@ from typing import Any
 from beyond import agents
 from beyond.errors import BeyondError, JournalBusy
 from beyond.journal import Journal, now_ms, relate
+from beyond.journal.forget import is_forgotten, remember
 from beyond.record import Outcome, Recorder, find, process_alive
+from beyond.record.rows import UNREADABLE
 from beyond.record.session import Empty, Session
 from beyond.store import Found
 
@@ -47,6 +49,9 @@ class Follower:
         self._ignored: dict[str, tuple[int, int, int]] = {}
         self._here: dict[str, bool] = {}
         self._complained: set[str] = set()
+        #: Files of forgotten conversations with the hash of their first line; files that were recorded once.
+        self._forgotten: dict[str, bytes] = {}
+        self._asked: set[str] = set()
         self.stop = threading.Event()
 
     def run(self) -> None:
@@ -66,6 +71,7 @@ class Follower:
         finally:
             for path, session in list(self._open.items()):
                 self._look(path, session)
+                self._compare(path)
             self._recorder.finish()
             relate.unfollow(self._journal, lambda pid: pid != os.getpid() and process_alive(pid))
             self._recorder.close()
@@ -84,7 +90,8 @@ class Follower:
 
     def _belongs(self, found: Found) -> bool:
         """Whether a file is of this directory; asked once for each, as long as the answer can't change."""
-        key = f"{found.cli}\0{found.conversation}"
+        # An older subagent's file doesn't name its conversation: it is asked itself.
+        key = f"{found.cli}\0{found.conversation or found.path}"
         if found.agent != "main" and found.conversation is not None:
             return self._here.get(key, False)
         if not self._here.get(key):
@@ -96,9 +103,14 @@ class Follower:
 
     def _take_up(self, found: Found) -> None:
         path = str(found.path)
-        if path in self._open or self._ignored.get(path) == found.stat:
+        if path in self._open or self._ignored.get(path) == found.stat or self._is_forgotten(path, found):
             return
         self._start(found)
+
+    def _is_forgotten(self, path: str, found: Found) -> bool:
+        """Whether a file was found to be of a forgotten conversation, and nobody asked for it since."""
+        first_hash = self._forgotten.get(path)
+        return first_hash is not None and is_forgotten(self._journal.con, found.cli, found.conversation, first_hash)
 
     def _start(self, found: Found) -> None:
         path = str(found.path)
@@ -107,12 +119,22 @@ class Follower:
         try:
             found.look()
             session.open()
+            if session.created and is_forgotten(self._journal.con, found.cli, found.conversation, session.first_hash):
+                if self._named is None or path in self._asked:
+                    self._forgotten[path] = session.first_hash
+                    return
+                remember(self._journal, found.cli, found.conversation, session.first_hash)
+            self._asked.add(path)
             self._recorder.follow(session, outcome)
             self._recorder.finish()
+            if outcome.status == "forgotten":
+                self._forgotten[path] = session.first_hash
+                return
+            session.compared = False
         except Empty:
             self._ignored[path] = found.stat
             return
-        except (BeyondError, OSError) as error:
+        except (BeyondError, OSError, *UNREADABLE) as error:
             if isinstance(error, JournalBusy):
                 return
             self._ignored[path] = found.stat
@@ -134,7 +156,8 @@ class Follower:
         if session.found.stat == before:
             return
         try:
-            if session.found.stat[2] != before[2] or session.overtaken():
+            edited = session.found.stat[0] == before[0]  # nothing was added, and yet it was written
+            if session.found.stat[2] != before[2] or session.overtaken() or (edited and session.differs()):
                 del self._open[path]
                 self._start(session.found)
                 return
@@ -142,6 +165,10 @@ class Follower:
             lines = session.new_lines
             events = session.new_events
             self._recorder.follow(session, outcome, always=False)
+            if outcome.status == "forgotten":
+                del self._open[path]
+                self._forgotten[path] = session.first_hash
+                return
             if session.new_events > events or session.new_lines > lines:
                 outcome.new_events = session.new_events - events
                 outcome.new_lines = session.new_lines - lines
@@ -151,6 +178,18 @@ class Follower:
             session.found.stat = before
         except OSError:
             del self._open[path]
+
+    def _compare(self, path: str) -> None:
+        """At the end: an edit far before the seam was not seen while the file grew."""
+        session = self._open.get(path)
+        if session is None:
+            return
+        with contextlib.suppress(BeyondError, OSError):
+            if session.differs():
+                del self._open[path]
+                self._start(session.found)
+            elif not session.compared:
+                relate.compared(self._journal, path, session.found.stat)
 
     def _set_live(self, session: Session) -> None:
         ids = [t.run_id for t in session.threads.values() if t.run_id is not None]

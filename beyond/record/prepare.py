@@ -27,6 +27,7 @@ from beyond.errors import BeyondError
 from beyond.ingest.found import Found
 from beyond.journal import Journal
 from beyond.journal.append import Batch, PackBuilder, Packed
+from beyond.record.rows import UNREADABLE
 from beyond.record.session import CHUNK, Empty, Report, Session
 
 #: A larger file is read in pieces by the writer itself.
@@ -107,7 +108,7 @@ def _prepare(founds: list[Found]) -> PreparedGroup:
             batch = next(session.batches(builder))
             if session.more:
                 break
-        except (BeyondError, Empty, OSError):
+        except (BeyondError, Empty, OSError, *UNREADABLE):
             break
         session.done(batch)
         done.append(Prepared(batch, session.report()))

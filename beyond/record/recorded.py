@@ -14,7 +14,7 @@ from beyond.event import printable
 from beyond.ingest.base import Event, Facts, Ingester, NotARecord, parse, wrong_encoding
 from beyond.ingest.tree import Delta, Row
 from beyond.journal.append import ReadSide, ThreadBatch
-from beyond.record.rows import CHUNK, Empty, Thread, changed_row, complete, fresh_row, run_id_of
+from beyond.record.rows import CHUNK, Empty, Thread, changed_row, complete, fresh_row, line_ends, run_id_of
 from beyond.store import Found, describe
 
 _KNOWN = """select source, line, part, seq, parent_seq, turn, active, link, result_seq, is_error, counted,
@@ -52,6 +52,8 @@ class Recorded:
         self._stored_tail: tuple[bytes, bool] = (b"", False)
         self._stored_damage = -1
         self._check = b""
+        #: True while all of the file has been compared with what is recorded; a follower compares only the seam.
+        self.compared = True
         self.ingester: Ingester
 
     # -- what is recorded already ------------------------------------------------------------------
@@ -59,6 +61,7 @@ class Recorded:
     def open(self) -> None:
         """Finds the run that the file belongs to and reads what is recorded of it."""
         describe(self.found)
+        self.found.agent = printable(self.found.agent)
         with self.found.path.open("rb") as file:
             head = file.read(4096)
             encoding = wrong_encoding(head)
@@ -71,6 +74,8 @@ class Recorded:
             self.first_hash = tagged_hash(first.rstrip(b"\r\n"))
             if self.found.conversation is None:
                 self.found.conversation = self._conversation_inside(file)
+            if self.found.conversation is not None:
+                self.found.conversation = printable(self.found.conversation)
             run_id = self._known_path() or self._matching_run(file)
             self.created = run_id is None
             if run_id is None:
@@ -98,7 +103,7 @@ class Recorded:
         row = self.journal.con.execute(
             "select r.id from file f join source s on s.id = f.source join run r on r.id = s.run "
             "where f.path = ? and r.cli = ? and r.conversation is ?",
-            (str(self.found.path), self.found.cli, self.found.conversation),
+            (printable(str(self.found.path)), self.found.cli, self.found.conversation),
         ).fetchone()
         return row[0] if row else None
 
@@ -166,7 +171,8 @@ class Recorded:
         self.offset = offset
         tail_line, tail = self._tail_of(self.source_id)
         self._stored_tail = (tail, tail_line)
-        if tail_line:
+        # Where something was glued to the record since, the line is read anew, as a whole reading would.
+        if tail_line and (self.shrunk or line_ends(file, offset + len(tail))):
             self._feed(self.generation, lines + 1, 0, tail)
             self._fed = lines + 1
         (damage,) = con.execute("select damage from source where id = ?", (self.source_id,)).fetchone()
@@ -182,6 +188,16 @@ class Recorded:
             if tail_line and tail:
                 self._feed(generation, self._count(source) + 1, 0, tail)
 
+    def usage(self, run_id: int) -> dict[int, tuple[int, int, int, int]]:
+        """The tokens of a recorded run's usage events by seq, from all the lines that each message stands on."""
+        row = self.journal.con.execute("select project, first_hash from run where id = ?", (run_id,)).fetchone()
+        gens = self._sources_of(run_id)
+        self.sources = dict(gens)
+        self._replay(run_id, row[1], row[0], gens, gens[-1][0])
+        self._absorb(self.ingester.flush(self._assign))
+        derived = self._derived.get("main", {})
+        return {seq: row.tokens for seq, row in derived.items() if row.tokens is not None}
+
     def rederive(self, run_id: int) -> list[tuple[str, int]]:
         """Derives a recorded run again, from the journal alone. Returns (run, number of events that come out
         otherwise than they are stored)."""
@@ -191,9 +207,13 @@ class Recorded:
         self._replay(run_id, row[1], row[0], gens, gens[-1][0])
         self._absorb(self.ingester.flush(self._assign))
         differing = []
+        missing = {
+            thread.run: sum(known[0] not in self._derived.get(name, {}) for known in thread.known.values())
+            for name, thread in self.threads.items()
+        }
         for batch in self._thread_batches({}):
             thread = next(t for t in self.threads.values() if t.run == batch.run)
-            wrong = len(batch.changed) + max(thread.next_seq - thread.expected, 0)
+            wrong = len(batch.changed) + max(thread.next_seq - thread.expected, 0) + missing.get(batch.run, 0)
             if wrong:
                 differing.append((batch.run, wrong))
         return differing
@@ -330,6 +350,11 @@ class Recorded:
             }
             if self.label is not None and self.found.agent == "main":
                 wanted["label"] = self.label
-            if facts.directories:
-                wanted["extra"] = json.dumps({"directories": [printable(d) for d in facts.directories]})
+            extra = {
+                "directories": [printable(d) for d in facts.directories],
+                "subagents": {printable(a): printable(t) for a, t in facts.subagents.items()},
+                "summaries": {printable(leaf): printable(title) for leaf, title in facts.summaries.items()},
+            }
+            if any(extra.values()):
+                wanted["extra"] = json.dumps({key: value for key, value in extra.items() if value})
         return {key: value for key, value in wanted.items() if value is not None and thread.columns.get(key) != value}

@@ -15,6 +15,10 @@ from beyond.journal.append import ThreadBatch
 CHUNK = 8 * 1024 * 1024
 
 
+#: What a file can raise that nobody thought of. It ends that file's recording, not the others'.
+UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError, AssertionError)
+
+
 class Empty(Exception):
     """The file holds no step of a conversation (yet)."""
 
@@ -64,6 +68,13 @@ def complete(raw: bytes) -> bool:
     except NotARecord:
         return False
     return True
+
+
+def line_ends(file: BinaryIO, at: int) -> bool:
+    """Whether a line ends at byte `at` of a file: there is a newline, or nothing (yet)."""
+    file.seek(at)
+    after = file.read(2)
+    return after[:1] in (b"", b"\n") or after in (b"\r", b"\r\n")
 
 
 def read_lines(file: BinaryIO, chunk: int = CHUNK) -> bytes:

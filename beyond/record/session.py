@@ -16,7 +16,7 @@ from beyond.ingest.base import Damage
 from beyond.ingest.tree import Delta
 from beyond.journal.append import Batch, PackBuilder, damage_json
 from beyond.record.recorded import Recorded
-from beyond.record.rows import CHUNK, Empty, Report, complete, read_lines
+from beyond.record.rows import CHUNK, Empty, Report, complete, line_ends, read_lines
 
 __all__ = ["CHUNK", "Empty", "Report", "Session"]
 
@@ -63,7 +63,16 @@ class Session(Recorded):
             if self.shrunk or file.seek(0, 2) < self.offset:
                 return True
             file.seek(self.offset - len(self._check))
-            return file.read(len(self._check)) != self._check or not file.read(len(self.tail)).startswith(self.tail)
+            if file.read(len(self._check)) != self._check or not file.read(len(self.tail)).startswith(self.tail):
+                return True
+            return self._fed > self.lines and not line_ends(file, self.offset + len(self.tail))
+
+    def differs(self) -> bool:
+        """Whether the file is no longer an extension of what was read from it (all of it compared)."""
+        if self.source_id is None or self.shrunk:
+            return self.shrunk
+        with self.found.path.open("rb") as file:
+            return not self._verify(self.source_id, file)[0]
 
     def _batch(self, data: bytes, tail: bytes, builder: PackBuilder) -> Batch:
         expected_lines = self.lines
@@ -81,8 +90,9 @@ class Session(Recorded):
         if nothing and not self.found.subagents and not self.rewritten:
             raise Empty
         return Batch(
-            path=str(self.found.path),
-            stat=self.found.stat,
+            path=printable(str(self.found.path)),
+            # A time that no file has: whoever records next compares the whole file.
+            stat=self.found.stat if self.compared else (self.found.stat[0], -1, self.found.stat[2]),
             cli=self.found.cli,
             conversation=self.found.conversation,
             first_hash=self.first_hash,

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from beyond.event import Places
-from beyond.ingest.base import Damage, Event, Facts, NotARecord, milliseconds, nul_damage, parse
+from beyond.event import Places, printable
+from beyond.ingest.base import Damage, Event, Facts, NotARecord, glue_damage, milliseconds, nul_damage, parse
 from beyond.ingest.claude.records import BOOKKEEPING, events_of
 from beyond.ingest.claude.store import encode_path
 from beyond.ingest.tree import Delta, Tree
@@ -19,6 +19,12 @@ _BREAK = r"[^\s\"'`<>|;]"
 def _string(record: dict[str, Any], key: str) -> str | None:
     value = record.get(key)
     return value if isinstance(value, str) and value else None
+
+
+def _name(record: dict[str, Any], key: str) -> str | None:
+    """A string that goes into a column: it can be stored."""
+    value = _string(record, key)
+    return None if value is None else printable(value)
 
 
 class ClaudeIngester:
@@ -58,6 +64,7 @@ class ClaudeIngester:
                 self.facts.first_ts = milliseconds(record.get("timestamp"))
             if raw[:1] == b"\0" or raw[-1:] == b"\0":
                 self.damage += nul_damage(number, offset, raw)
+            self.damage += glue_damage(number, offset, raw, record)
             if kind in ("user", "assistant", "system", "attachment"):
                 self._tree_line(record, source, number, raw)
             else:
@@ -68,8 +75,8 @@ class ClaudeIngester:
 
     def _note_facts(self, record: dict[str, Any]) -> None:
         facts = self.facts
-        cwd = record.get("cwd")
-        if isinstance(cwd, str) and cwd:
+        cwd = _name(record, "cwd")
+        if cwd is not None:
             if facts.project is None:
                 facts.project = cwd
                 self.places = self._make_places()
@@ -77,14 +84,14 @@ class ClaudeIngester:
             elif cwd != facts.project and cwd not in facts.directories:
                 facts.directories.append(cwd)
         if facts.conversation is None:
-            facts.conversation = _string(record, "sessionId")
+            facts.conversation = _name(record, "sessionId")
             self.places = self._make_places()
-        facts.cli_version = _string(record, "version") or facts.cli_version
-        facts.git_branch = facts.git_branch or _string(record, "gitBranch")
+        facts.cli_version = _name(record, "version") or facts.cli_version
+        facts.git_branch = facts.git_branch or _name(record, "gitBranch")
 
     def _thread(self, record: dict[str, Any]) -> Tree:
         if self._agent == "main" and record.get("isSidechain") is True:
-            agent = _string(record, "agentId") or "sidechain"
+            agent = _name(record, "agentId") or "sidechain"
             tree = self.threads.get(agent)
             if tree is None:
                 tree = self.threads[agent] = Tree(lambda: self.places)
@@ -163,7 +170,7 @@ class ClaudeIngester:
     def _note_subagent(self, record: dict[str, Any], events: list[Event]) -> None:
         result = record.get("toolUseResult")
         if isinstance(result, dict):
-            agent = _string(result, "agentId")
+            agent = _name(result, "agentId")
             if agent is not None:
                 for event in events:
                     if event.kind == "tool_result" and event.tool_id:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from beyond.event import printable
+from beyond.ingest.base import NotARecord, parse
 from beyond.ingest.found import Found, holds, read_json, scan, stat_of, text_or_none
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4,12}$")
@@ -87,9 +89,13 @@ def belongs(found: Found, directory: str) -> bool:
             line = file.readline(1 << 20)
             if not line:
                 break
-            match = re.search(rb'"cwd":"((?:[^"\\\\]|\\\\.)*)"', line)
-            if match:
-                return holds(text_or_none(json.loads(b'"' + match[1] + b'"')), directory)
+            if b'"cwd"' in line:
+                try:
+                    cwd = text_or_none(parse(line).get("cwd"))
+                except (NotARecord, RecursionError):
+                    continue
+                if cwd is not None:
+                    return holds(printable(cwd), directory)
     return False
 
 
@@ -106,7 +112,27 @@ def subagents(found: Found) -> list[Found]:
     """The subagents' transcripts that belong to a main one."""
     if found.conversation is None:
         return []
-    return list(subagents_in(str(found.path.with_suffix("") / "subagents"), found.conversation))
+    beside = [
+        Found("claude", Path(entry.path), found.conversation, entry.name[6:-6], stat=stat)
+        for entry in scan(str(found.path.parent))
+        if entry.name.startswith("agent-") and entry.name.endswith(".jsonl") and entry.is_file()
+        if (stat := stat_of(entry)) is not None and _conversation_in(Path(entry.path)) == found.conversation
+    ]
+    return [*subagents_in(str(found.path.with_suffix("") / "subagents"), found.conversation), *beside]
+
+
+def _conversation_in(path: Path) -> str | None:
+    """The conversation's id as the first lines of an older subagent's transcript give it."""
+    try:
+        with path.open("rb") as file:
+            for _ in range(20):
+                line = file.readline(1 << 20)
+                if b'"sessionId"' in line:
+                    with contextlib.suppress(NotARecord, RecursionError):
+                        return text_or_none(parse(line).get("sessionId"))
+    except OSError:
+        pass
+    return None
 
 
 def recognise(path: Path, head: bytes) -> Found | None:

@@ -6,12 +6,13 @@ import re
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from beyond.event import Places
+from beyond.event import Places, printable
 from beyond.ingest.base import (
     Damage,
     Event,
     Facts,
     NotARecord,
+    glue_damage,
     milliseconds,
     nul_damage,
     parse,
@@ -90,7 +91,7 @@ class KimiIngester:
                 what = {RecursionError: "nested too deep", OverflowError: "a number out of range"}.get(type(error))
                 self.damage.append(Damage(number, offset, len(raw), what or str(error)))
             return
-        self.damage += nul_damage(number, offset, raw)
+        self.damage += nul_damage(number, offset, raw) + glue_damage(number, offset, raw, record)
         if source != self._last[0] or number <= self._last[1]:  # another pass, or another generation of the file
             self._counts.clear()
             self._slot = None
@@ -327,12 +328,12 @@ class KimiIngester:
         elif kind == "subagent.spawned":
             agent, call = _string(record.get("subagentId")), _string(record.get("parentToolCallId"))
             if agent and call:
-                facts.subagents.setdefault(agent, call)
+                facts.subagents.setdefault(printable(agent), call)
         facts.model = self._model()
 
     def _note_place(self, place: Any, moved: bool) -> None:
         """The first directory that is named is the project; others that settings name are where it moved."""
-        path, facts = _string(place), self.facts
+        path, facts = printable(_string(place) or ""), self.facts
         if path and facts.project is None:
             facts.project, self.stale = path, self._linked
             self.places = self._make_places()
