@@ -13,6 +13,7 @@ from beyond.errors import UsageError
 if TYPE_CHECKING:
     from beyond.ingest.base import Event, Ingester
     from beyond.ingest.found import Found
+    from beyond.surgery.base import Writer
 
 
 class Store(Protocol):
@@ -33,6 +34,9 @@ class Store(Protocol):
     def subagents(self, found: Found) -> list[Found]:
         """The subagents' transcripts that belong to a main one."""
 
+    def folder_of(self, path: Path) -> Path:
+        """The folder with the files that lie beside a main transcript."""
+
     def recognise(self, path: Path, head: bytes) -> Found | None:
         """The transcript that a file is, if it is one of this CLI's."""
 
@@ -51,8 +55,13 @@ class AgentCli:
     content: str
     #: Module that knows its store (see `Store`).
     store: str
-    #: Versions whose transcripts the tests hold.
+    #: Versions whose transcripts the tests hold, oldest first.
     formats: tuple[str, ...]
+    #: Module that writes its conversations (see `beyond.surgery.base.Writer`), and versions that the live tests pass.
+    surgery: str | None = None
+    #: The form of a conversation's id.
+    conversation: str = "{uuid}"
+    verified: tuple[str, ...] = ()
 
 
 AGENTS: dict[str, AgentCli] = {
@@ -66,6 +75,8 @@ AGENTS: dict[str, AgentCli] = {
             content="beyond.ingest.claude:content_of",
             store="beyond.ingest.claude.store",
             formats=("2.1.218", "2.1.276", "2.1.332"),
+            surgery="beyond.surgery.claude",
+            verified=("2.1.218", "2.1.332"),
         ),
         AgentCli(
             name="kimi",
@@ -75,6 +86,9 @@ AGENTS: dict[str, AgentCli] = {
             content="beyond.ingest.kimi:content_of",
             store="beyond.ingest.kimi.store",
             formats=("0.28.0", "0.28.1", "0.29.0", "2.1.0"),
+            surgery="beyond.surgery.kimi",
+            conversation="session_{uuid}",
+            verified=("0.28.0", "0.28.1", "0.29.0", "2.1.0"),  # 0.28.1: its engine's source equals 0.28.0's
         ),
     )
 }
@@ -103,6 +117,22 @@ def content_of(cli: str) -> Callable[[bytes], dict[int, Event]]:
     """The function that reads the events of one line of `cli`'s transcripts, by part."""
     function: Callable[[bytes], dict[int, Event]] = _load(row(cli).content)
     return function
+
+
+def writer(cli: str) -> Writer:
+    """The module that writes conversations of `cli`. Raises `UsageError` where there is none."""
+    name = row(cli).surgery
+    if name is None:
+        raise UsageError(f"there is no writer for {row(cli).title}: use --method synthesis")
+    module: Any = import_module(name)
+    return module  # type: ignore[no-any-return]
+
+
+def new_conversation(cli: str) -> str:
+    """A new id as `cli` gives them to conversations."""
+    from uuid import uuid4
+
+    return row(cli).conversation.format(uuid=uuid4())
 
 
 def store(cli: str) -> Store:

@@ -146,8 +146,16 @@ def ends_at(con: sqlite3.Connection, run: Run, text: str) -> list[int]:
             (turns,) = con.execute("select max(turn) from event where run = ? and active = 1", (run.id,)).fetchone()
             raise NotFound(f"run {run.run} has {turns or 0} turns: --at {text} is not one of them")
         return [row[0] for row in rows]
-    name = "checkpoints" if match[1] == "cp" else "interchanges"
-    raise NotFound(f"run {run.run} has no {name}: use an event's number or turn:N")
+    if match[1] == "cp":
+        rows = con.execute("select seq from checkpoint where run = ? order by id", (run.id,)).fetchall()
+        number = int(match[2])
+        if not 1 <= number <= len(rows):
+            has = f"checkpoints 1 to {len(rows)}" if rows else "no checkpoints: use an event's number or turn:N"
+            raise NotFound(f"run {run.run} has {has}" + (f": --at {text} is not one of them" if rows else ""))
+        if not rows[number - 1][0]:
+            raise NotFound(f"checkpoint {number} of run {run.run} was taken before its first step: nothing to fork there")
+        return [rows[number - 1][0]]
+    raise NotFound(f"run {run.run} has no interchanges: use an event's number or turn:N")
 
 
 def causal_past(con: sqlite3.Connection, run: Run, *ends: int) -> set[int]:

@@ -22,6 +22,7 @@ COMMANDS = {
     "step": "Walk through a run, step by step.",
     "sql": "Ask the journal in SQL, read-only.",
     "search": "Find text in everything recorded.",
+    "fork": "Bring back the files and the memory of a step.",
     "note": "Leave a remark on a run or a step.",
     "doctor": "Show the agent CLIs and stores here.",
     "fsck": "Check every hash, link and reference.",
@@ -138,7 +139,18 @@ def main() -> None:
     from beyond.cli.text import prepare_streams
 
     prepare_streams()
+    sys.unraisablehook = _unraisable
     sys.exit(_run())
+
+
+def _unraisable(unraisable: Any) -> None:
+    """SQLite keeps to itself why a function of ours failed: this hears of it."""
+    query = sys.modules.get("beyond.query")
+    if query is None or not query.note_unraisable(unraisable):
+        sys.__unraisablehook__(unraisable)
+
+
+_unraisable.asks_queries = True  # type: ignore[attr-defined]
 
 
 def _run() -> int:

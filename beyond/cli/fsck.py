@@ -13,6 +13,7 @@ import click
 def command(ctx: click.Context) -> int:
     """Check the journal: every hash, link, reference, cursor and guard. Exits 1 when something is wrong."""
     from beyond.cli import options
+    from beyond.cli.text import one_line
     from beyond.journal import Journal
     from beyond.journal.verify import verify
     from beyond.record.derive import differing
@@ -25,7 +26,7 @@ def command(ctx: click.Context) -> int:
             click.echo(f"checking {stage}", err=True)
 
     problems: list[str] = []
-    with Journal.open(settings.journal, create=False) as journal:
+    with Journal.inspect(settings.journal) as journal:
         for problem in verify(journal, progress):
             problems.append(problem)
         if not problems:
@@ -40,7 +41,7 @@ def command(ctx: click.Context) -> int:
         click.echo(json.dumps({"ok": not problems, "problems": problems, **counts}))
     else:
         for problem in problems:
-            click.echo(f"bnd: {problem}", err=True)
+            click.echo(f"bnd: {one_line(problem)}", err=True)
         if not problems and not settings.quiet:
             click.echo("ok: " + ", ".join(f"{n} {name}{'s' * (n != 1)}" for name, n in counts.items()))
     return 1 if problems else 0

@@ -16,11 +16,13 @@ def command(ctx: click.Context, run: str, text: str) -> int:
     """Leave a remark on a run, or on one of its steps; the timeline shows it."""
     from beyond.cli import options, tell
     from beyond.cli.text import write_json
+    from beyond.event import printable
     from beyond.journal import Journal
     from beyond.journal.append import add_note
     from beyond.naming import resolve_place
 
     settings = options(ctx)
+    text = printable(text)
     if not text.strip():
         raise UsageError("the remark is empty: give some text")
     with Journal.open(settings.journal, create=False) as journal:

@@ -79,8 +79,17 @@ def report(outcomes: list[Any], *, as_json: bool, quiet: bool, verbose: bool) ->
 @click.option("--cli", "cli_name", metavar="NAME", help="Only this agent CLI: claude or kimi.")
 @click.option("--label", metavar="TEXT", help="A name of your own for the run.")
 @click.option("--follow", "-f", is_flag=True, help="Go on recording what is written here until Ctrl-C.")
+@click.option("--git/--no-git", default=None, help="Checkpoints of the files: on with --follow; alone, one snapshot of now.")
 @click.pass_context
-def command(ctx: click.Context, what: str | None, everything: bool, cli_name: str | None, label: str | None, follow: bool) -> int:
+def command(
+    ctx: click.Context,
+    what: str | None,
+    everything: bool,
+    cli_name: str | None,
+    label: str | None,
+    follow: bool,
+    git: bool | None,
+) -> int:
     """Record conversations from the agent CLIs' own transcripts.
 
     WHAT is a transcript file or a conversation's id; without it, the newest conversation of this directory.
@@ -88,10 +97,12 @@ def command(ctx: click.Context, what: str | None, everything: bool, cli_name: st
     """
     from beyond import agents
     from beyond.cli import options
+    from beyond.event import printable
     from beyond.journal import Journal
     from beyond.record import Recorder, find
 
     settings = options(ctx)
+    label = printable(label) if label is not None else None
     if what and everything:
         raise UsageError("--all takes no conversation: leave one of the two out")
     if cli_name:
@@ -100,7 +111,9 @@ def command(ctx: click.Context, what: str | None, everything: bool, cli_name: st
     if follow:
         from beyond.record.follow import follow as run_follow
 
-        return run_follow(settings, names, what=what, everything=everything, label=label, report=report)
+        return run_follow(settings, names, what=what, everything=everything, label=label, report=report, git=git is not False)
+    if git and everything:
+        raise UsageError("--git keeps the files of one conversation: leave --all out")
     founds = [f for name in names for f in agents.conversations(name)] if everything else find(what, cli_name)
     with Journal.open(settings.journal) as journal:
         for warning in journal.warnings:
@@ -113,7 +126,19 @@ def command(ctx: click.Context, what: str | None, everything: bool, cli_name: st
                 recorder.mark_gone([agents.home(n) for n in names], {str(f.path) for f in founds})
         finally:
             recorder.close()
+        if git:
+            _snapshot(journal, outcomes)
     return report(outcomes, as_json=settings.json, quiet=settings.quiet, verbose=settings.verbose)
+
+
+def _snapshot(journal: Any, outcomes: list[Any]) -> None:
+    """One checkpoint of the files as they are now, labelled as taken after the fact."""
+    from pathlib import Path
+
+    from beyond.record.checkpoints import Checkpointer
+
+    points = Checkpointer(journal, Path.cwd(), lambda text: click.echo(f"bnd: {text}", err=True))
+    points.after_the_fact(str(outcomes[0].path))
 
 
 def _record(recorder: Any, founds: list[Any], *, again: bool, quiet: bool) -> list[Any]:

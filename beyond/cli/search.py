@@ -41,7 +41,7 @@ def command(ctx: click.Context, text: str, run: str | None, kinds: tuple[str, ..
         place = os.path.realpath(project) if project else None
         damage: list[JournalDamaged] = []
         found = search.find(query, text, run=number, kinds=kinds, project=place, indexed=indexed, damaged=damage.append)
-        hits = list(islice(found, count))
+        hits = list(islice(found, min(count, sys.maxsize)))
     if settings.json:
         for hit in hits:
             write_json({"run": hit.run, "seq": hit.seq, "ts": hit.ts, "kind": hit.kind, "tool": hit.tool,

@@ -8,6 +8,8 @@ import click
 
 from beyond.cli.completion import RunType
 
+#: Of a number that may be a step.
+_DIGITS = 20
 _HELP = "Enter or n: next   p: back   number: go there   /text: search   o: open whole   f: fork here   q: quit"
 
 
@@ -22,7 +24,7 @@ def command(ctx: click.Context, run: str) -> int:
     """
     from beyond.agents import content_of
     from beyond.cli import COMMANDS, options, tell
-    from beyond.cli.text import ascii_only, visible
+    from beyond.cli.text import ascii_only, one_line, visible
     from beyond.naming import resolve
     from beyond.query import connect
     from beyond.timeline import Walk, head_lines, step_json, step_lines
@@ -63,7 +65,8 @@ def command(ctx: click.Context, run: str) -> int:
             if word in ("", "n", "p"):
                 show() if walk.go(-1 if word == "p" else 1) else say("no further step")
             elif word.removeprefix("-").isdecimal():
-                show() if walk.go_to(int(word)) else say(f"no step {word}: 1 to {walk.last}")
+                known = len(word) <= _DIGITS and walk.go_to(int(word))
+                show() if known else say(f"no step {one_line(word, 20)}: 1 to {walk.last}")
             elif word.startswith("/"):
                 show() if walk.search(word[1:]) else say(f"{visible(word[1:])!r} stands in no later step")
             elif word == "o":

@@ -13,10 +13,11 @@ __all__ = ["ascii_only", "one_line", "prepare_streams", "visible", "write_json",
 
 
 def prepare_streams() -> None:
-    """Lets no character stop the output: what the encoding lacks is written as an escape."""
-    for stream in (sys.stdout, sys.stderr):
+    """Lets no character stop the output: what the encoding lacks is written as an escape. Nor the input: bytes that are
+    no text come in as arguments do."""
+    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "backslashreplace"), (sys.stderr, "backslashreplace")):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors=errors)
 
 
 def ascii_only() -> bool:

@@ -313,13 +313,16 @@ class _Owners:
     def __init__(self, con: sqlite3.Connection, run_id: int) -> None:
         self._con = con
         self._run_id = run_id
-        self._ages: dict[int, tuple[int, str]] = {}
+        self._ages: dict[int, tuple[int, int, str]] = {}
 
-    def _age(self, run_id: int) -> tuple[int, str]:
+    def _age(self, run_id: int) -> tuple[int, int, str]:
         age = self._ages.get(run_id)
         if age is None:
-            first, run = self._con.execute("select first_ts, run from run where id = ?", (run_id,)).fetchone()
-            age = self._ages[run_id] = (first if first is not None else 1 << 62, run)
+            first, made, run = self._con.execute(
+                "select first_ts, exists (select 1 from fork where run = run.id) * id, run from run where id = ?", (run_id,)
+            ).fetchone()
+            # A fork of ours begins with its parent's first line: of those, the one that was made later is younger.
+            age = self._ages[run_id] = (first if first is not None else 1 << 62, made, run)
         return age
 
     def take(self, number: int) -> bool:

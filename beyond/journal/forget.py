@@ -97,6 +97,10 @@ def forget(journal: Journal, run_id: int, survivors: Survivors, reset_search: Ca
             f"delete from event where run in ({marks})",
             f"delete from note where run in ({marks})",
             f"delete from recorder where run in ({marks})",
+            "insert or ignore into stale_ref (repository, ref) select distinct repository, ref from checkpoint "
+            f"where run in ({marks}) and ref is not null and repository is not null",
+            f"delete from checkpoint where run in ({marks})",
+            f"delete from fork where run in ({marks})",
             f"delete from source where run in ({marks})",
             f"update run set parent = null, parent_seq = null where parent in ({marks})",
             f"delete from run where id in ({marks})",

@@ -13,16 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from beyond import agents
-from beyond.errors import BeyondError, JournalBusy
+from beyond.errors import BeyondError, JournalBusy, NotARepository
 from beyond.journal import Journal, now_ms, relate
 from beyond.journal.forget import is_forgotten, remember
+from beyond.naming import inside
 from beyond.record import Outcome, Recorder, find, process_alive
+from beyond.record.checkpoints import Checkpointer
 from beyond.record.rows import UNREADABLE
 from beyond.record.session import Empty, Session
 from beyond.store import Found
 
 #: Seconds between two looks at the followed files, and between two looks for new ones.
 POLL, SCAN = 0.2, 0.6
+#: Between two looks where checkpoints are taken: the sooner, the less has changed since the step.
+QUICK_POLL = 0.05
 
 
 class Follower:
@@ -37,6 +41,7 @@ class Follower:
         named: list[Found] | None,
         label: str | None,
         tell: Callable[[Outcome], None],
+        checkpoints: Checkpointer | None = None,
     ) -> None:
         self._recorder = Recorder(journal, label)
         self._journal = journal
@@ -45,6 +50,7 @@ class Follower:
         self._named = named
         self._label = label
         self._tell = tell
+        self._checkpoints = checkpoints
         self._open: dict[str, Session] = {}
         self._ignored: dict[str, tuple[int, int, int]] = {}
         self._here: dict[str, bool] = {}
@@ -52,6 +58,8 @@ class Follower:
         #: Files of forgotten conversations with the hash of their first line; files that were recorded once.
         self._forgotten: dict[str, bytes] = {}
         self._asked: set[str] = set()
+        #: Conversations that were there before: the files of the beginning are not those of their first steps.
+        self._before = {str(found.path) for found in self._candidates()} if checkpoints is not None else set()
         self.stop = threading.Event()
 
     def run(self) -> None:
@@ -67,7 +75,7 @@ class Follower:
                 for path, session in list(self._open.items()):
                     self._look(path, session)
                 self._recorder.finish()
-                self.stop.wait(POLL)
+                self.stop.wait(POLL if self._checkpoints is None else QUICK_POLL)
         finally:
             for path, session in list(self._open.items()):
                 self._look(path, session)
@@ -146,6 +154,7 @@ class Follower:
         self._open[path] = session
         self._set_live(session)
         self._tell(outcome)
+        self._checkpoint(session, 0, begin=True)
 
     def _look(self, path: str, session: Session) -> None:
         before = session.found.stat
@@ -161,19 +170,14 @@ class Follower:
                 del self._open[path]
                 self._start(session.found)
                 return
-            outcome = Outcome(session.found.path, session.found.cli, session.found.agent)
-            lines = session.new_lines
-            events = session.new_events
-            self._recorder.follow(session, outcome, always=False)
+            last = self._last_seq(session)
+            outcome = self._take_in(session)
             if outcome.status == "forgotten":
                 del self._open[path]
                 self._forgotten[path] = session.first_hash
                 return
-            if session.new_events > events or session.new_lines > lines:
-                outcome.new_events = session.new_events - events
-                outcome.new_lines = session.new_lines - lines
-                outcome.status = "extended"
-                self._tell(outcome)
+            if outcome.status == "extended":
+                self._checkpoint(session, last)
         except JournalBusy:
             session.found.stat = before
         except OSError:
@@ -191,6 +195,49 @@ class Follower:
             elif not session.compared:
                 relate.compared(self._journal, path, session.found.stat)
 
+    def _take_in(self, session: Session) -> Outcome:
+        """Records what is new in a followed file, and says so."""
+        outcome = Outcome(session.found.path, session.found.cli, session.found.agent)
+        lines, events = session.new_lines, session.new_events
+        self._recorder.follow(session, outcome, always=False)
+        if outcome.status != "forgotten" and (session.new_events > events or session.new_lines > lines):
+            outcome.new_events = session.new_events - events
+            outcome.new_lines = session.new_lines - lines
+            outcome.status = "extended"
+            self._tell(outcome)
+        return outcome
+
+    def _last_seq(self, session: Session) -> int:
+        return session.threads["main"].next_seq
+
+    def _checkpoint(self, session: Session, since: int, *, begin: bool = False) -> None:
+        """Keeps the files where something new in a conversation calls for it."""
+        points, thread = self._checkpoints, session.threads["main"]
+        if points is None or thread.run_id is None or self._last_seq(session) == since:
+            return
+        row = self._journal.con.execute("select project, relation, parent from run where id = ?", (thread.run_id,)).fetchone()
+        if row is None or (row[0] and not inside(os.path.realpath(row[0]), str(points.toplevel))):
+            return
+        if row[1] == "subagent":
+            done = self._journal.con.execute(
+                "select 1 from event where run = ? and seq > ? and kind = 'tool_result'", (thread.run_id, since)
+            ).fetchone()
+            if done and row[2] is not None and not begin:
+                points.beside(row[2])
+            return
+        new = session.created and str(session.found.path) not in self._before
+        if begin:
+            points.begin(thread.run_id, new=new)
+        if new or not begin:
+            points.follow(thread.run_id, since, lambda: self._catch_up(session))
+
+    def _catch_up(self, session: Session) -> None:
+        """Takes in what was written while a checkpoint was taken."""
+        with contextlib.suppress(OSError, JournalBusy):
+            session.found.look()
+            if not session.overtaken():
+                self._take_in(session)
+
     def _set_live(self, session: Session) -> None:
         ids = [t.run_id for t in session.threads.values() if t.run_id is not None]
         if ids:
@@ -205,6 +252,7 @@ def follow(
     everything: bool,
     label: str | None,
     report: Callable[..., int],
+    git: bool = True,
 ) -> int:
     """Follows until Ctrl-C or SIGTERM, which are a normal end. Returns the exit code."""
     named = find(what, names[0] if len(names) == 1 else None) if what else None
@@ -215,7 +263,8 @@ def follow(
         sys.stdout.flush()
 
     with Journal.open(settings.journal) as journal:
-        follower = Follower(journal, names, directory=directory, named=named, label=label, tell=tell)
+        points = _checkpoints(journal, settings) if git and not everything else None
+        follower = Follower(journal, names, directory=directory, named=named, label=label, tell=tell, checkpoints=points)
 
         def stop(*_: object) -> None:
             follower.stop.set()
@@ -224,6 +273,18 @@ def follow(
             signal.signal(number, stop)
         if not settings.quiet and not settings.json:
             place = "every store here" if everything else what or str(directory)
-            print(f"following {place}: Ctrl-C ends it", file=sys.stderr, flush=True)
+            kept = f", checkpoints of {points.toplevel}" if points is not None else ""
+            print(f"following {place}{kept}: Ctrl-C ends it", file=sys.stderr, flush=True)
         follower.run()
     return 0
+
+
+def _checkpoints(journal: Journal, settings: Any) -> Checkpointer | None:
+    """A checkpointer of the repository that this is; None outside of one."""
+    try:
+        return Checkpointer(journal, Path.cwd(), lambda text: print(f"bnd: {text}", file=sys.stderr, flush=True))
+    except NotARepository:
+        return None
+    except BeyondError as error:  # a repository that can't be kept: said, and the conversation is recorded all the same
+        print(f"bnd: no checkpoints: {error}", file=sys.stderr, flush=True)
+        return None

@@ -14,7 +14,7 @@ from beyond.event import printable
 from beyond.ingest.base import Event, Facts, Ingester, NotARecord, parse, wrong_encoding
 from beyond.ingest.tree import Delta, Row
 from beyond.journal.append import ReadSide, ThreadBatch
-from beyond.record.rows import CHUNK, Empty, Thread, changed_row, complete, fresh_row, line_ends, run_id_of
+from beyond.record.rows import CHUNK, FORK_MARK, Empty, Thread, changed_row, complete, fresh_row, line_ends, run_id_of
 from beyond.store import Found, describe
 
 _KNOWN = """select source, line, part, seq, parent_seq, turn, active, link, result_seq, is_error, counted,
@@ -79,6 +79,7 @@ class Recorded:
             run_id = self._known_path() or self._matching_run(file)
             self.created = run_id is None
             if run_id is None:
+                self._adopt(file)
                 self._fresh()
             else:
                 self._resume(run_id, file)
@@ -146,6 +147,28 @@ class Recorded:
     def _lines_from(self, source: int, line: int, count: int) -> Iterator[tuple[int, int, bytes]]:
         for number in range(line, line + count):
             yield number, 0, self.journal.reader.line(source, number)
+
+    def _adopt(self, file: BinaryIO) -> None:
+        """Takes the run that a fork made beforehand, where this is the fork's conversation: by its id, or by the mark
+        that the first prompt of a composed one carries."""
+        if self.found.agent != "main":
+            return
+        waiting = self.journal.con.execute(
+            "select r.id, r.run, r.conversation, r.first_hash from fork f join run r on r.id = f.run where r.cli = ? "
+            "and r.agent = 'main' and not exists (select 1 from source s where s.run = r.id)",
+            (self.found.cli,),
+        ).fetchall()
+        if not waiting:
+            return
+        file.seek(0)
+        marks = {mark.decode() for mark in FORK_MARK.findall(file.read(1 << 20))}
+        for number, run, conversation, first_hash in waiting:
+            named = conversation is not None and conversation == self.found.conversation
+            if run in marks or (named and first_hash in (None, self.first_hash)):
+                thread = Thread(self.found.agent, run, number)
+                thread.adopted = {"conversation": self.found.conversation, "first_hash": first_hash or self.first_hash}
+                self.threads["main"] = thread
+                return
 
     def _fresh(self) -> None:
         self.ingester = agents.make_ingester(self.found.cli, self.found.conversation, self.found.project, self.found.agent)
@@ -332,6 +355,7 @@ class Recorded:
     def _columns(self, name: str, thread: Thread) -> dict[str, Any]:
         """Columns of the run's row that are not as they were written last."""
         facts: Facts = self.ingester.facts
+        wanted: dict[str, Any]
         if name != "main":
             wanted = {"project": facts.project, "cli_version": facts.cli_version, "first_ts": facts.first_ts}
         else:
@@ -357,4 +381,5 @@ class Recorded:
             }
             if any(extra.values()):
                 wanted["extra"] = json.dumps({key: value for key, value in extra.items() if value})
+        wanted.update(thread.adopted)
         return {key: value for key, value in wanted.items() if value is not None and thread.columns.get(key) != value}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
@@ -15,6 +16,8 @@ from beyond.journal.append import ThreadBatch
 CHUNK = 8 * 1024 * 1024
 
 
+#: How the first prompt of a composed fork names the fork's run, as bytes of a JSON string.
+FORK_MARK = re.compile(rb"\[bnd fork ([0-9a-f]{12})\]")
 #: What a file can raise that nobody thought of. It ends that file's recording, not the others'.
 UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError, AssertionError)
 
@@ -57,6 +60,8 @@ class Thread:
     known: dict[tuple[int, int, int], tuple[Any, ...]] = field(default_factory=dict)
     columns: dict[str, Any] = field(default_factory=dict)
     batch: ThreadBatch | None = None
+    #: Columns that a run which was made before its file gets with the file's first batch.
+    adopted: dict[str, Any] = field(default_factory=dict)
 
 
 def complete(raw: bytes) -> bool:

@@ -145,11 +145,11 @@ class Session(Recorded):
             if self._fed > self.lines:
                 self.ingester.feed(self.generation, self._fed, offset, file.read(len(self.tail)))
         main = self.threads.get("main")
-        if main is not None and main.run_id is not None:
+        if main is not None and main.run_id is not None and not main.adopted:
             self._load_threads(main.run_id, self.first_hash)
             self._absorb(self.ingester.flush(self._assign))
             return {}
-        self.threads = {}
+        self.threads = {"main": main} if main is not None and main.adopted else {}
         return self.ingester.flush(self._assign)
 
     def _damage(self) -> list[dict[str, Any]]:

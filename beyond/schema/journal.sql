@@ -135,6 +135,50 @@ create table note (
     made_at integer not null        -- when
 );
 
+create table checkpoint (
+    id integer primary key,
+    run integer not null,           -- run.id
+    seq integer not null,           -- event after which the tree was so; 0 before the first
+    repository text,                -- top level of the work tree it was taken of
+    tree_id text not null,          -- git tree of all its files
+    head_id text,                   -- commit that HEAD was then, or null before the first commit
+    commit_id text,                 -- commit that keeps the tree alive
+    ref text,                       -- reference to that commit; where the tree is as before, the earlier one's
+    how text not null,              -- hook, follow, or after (one snapshot after the fact)
+    aligned integer not null,       -- 1 where nothing of a later step can be in it
+    taken_at integer not null,      -- when
+    files_changed integer,          -- files that differ from the checkpoint before it, or null for the first
+    skipped text                    -- JSON list of paths that are not in it, each with why
+);
+create index checkpoint_run on checkpoint (run, seq);
+
+create table fork (
+    run integer primary key,        -- the fork (run.id)
+    ends text not null,             -- JSON list of the parent's events whose causal past it keeps
+    method text not null,           -- surgical or synthesis
+    reason text,                    -- why it is not surgical, or null
+    files_from integer,             -- checkpoint that its files come from (checkpoint.id)
+    worktree text,                  -- directory that it runs in
+    launch text not null,           -- JSON: argv, cwd, env and unset of the command that resumes it
+    notes text,                     -- JSON list of what a person should know
+    made_at integer not null        -- when
+);
+
+create table proof (
+    id integer primary key,
+    cli text not null,              -- agent CLI
+    version text not null,          -- its version
+    passed integer not null,        -- 1 where no canary leaked and nothing was missing
+    certificate text not null,      -- JSON: what was planted, cut, searched and found
+    made_at integer not null        -- when
+);
+
+create table stale_ref (
+    ref text not null,              -- reference that a forgotten checkpoint left behind
+    repository text not null,       -- where; `gc` deletes it there
+    primary key (repository, ref)
+) without rowid;
+
 create table forgotten (
     hash blob primary key,          -- sha256 of agent CLI, conversation and first line: no text of it is left
     forgotten_at integer not null   -- when
@@ -170,7 +214,10 @@ begin select raise(abort, 'a pack does not change'); end;
 create trigger pack_stays before delete on pack
 when not exists (select 1 from meta where key = 'deleting')
 begin select raise(abort, 'only forget and gc delete packs'); end;
-create trigger run_identity before update of run, cli, mode, first_hash, agent on run
+create trigger run_identity before update of run, cli, mode, agent on run
+begin select raise(abort, 'the identity of a run does not change'); end;
+create trigger run_first_line before update of first_hash on run
+when old.first_hash is not null
 begin select raise(abort, 'the identity of a run does not change'); end;
 create trigger run_once before insert on run
 when exists (select 1 from run where id = new.id or run = new.run)
@@ -183,6 +230,16 @@ when not exists (select 1 from meta where key = 'deleting')
 begin select raise(abort, 'only forget deletes sources'); end;
 create trigger note_text before update on note
 begin select raise(abort, 'a note does not change'); end;
+create trigger checkpoint_content before update on checkpoint
+begin select raise(abort, 'a checkpoint does not change'); end;
+create trigger checkpoint_stays before delete on checkpoint
+when not exists (select 1 from meta where key = 'deleting')
+begin select raise(abort, 'only forget deletes checkpoints'); end;
+create trigger fork_stays before delete on fork
+when not exists (select 1 from meta where key = 'deleting')
+begin select raise(abort, 'only forget deletes forks'); end;
+create trigger proof_content before update on proof
+begin select raise(abort, 'a certificate does not change'); end;
 create trigger note_stays before delete on note
 when not exists (select 1 from meta where key = 'deleting')
 begin select raise(abort, 'only forget deletes notes'); end;

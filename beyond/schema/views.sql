@@ -116,18 +116,35 @@ select
     null as duration_ms -- how long it took
 where 0;
 
-create temp view checkpoints as -- one git tree of the working copy a row (none before checkpoints are taken)
+create temp view checkpoints as -- one git tree of the working copy a row
 select
-    null as run, -- run that it belongs to
-    null as seq, -- event at which it was taken
-    null as ref, -- git ref
-    null as commit_id, -- git commit
-    null as tree_id, -- git tree
-    null as head_id, -- HEAD of that moment
-    null as aligned, -- 1 when it is exactly the state at the event
-    null as taken_at, -- when, UTC
-    null as files_changed -- files that differ from the checkpoint before
-where 0;
+    r.run as run, -- run that it belongs to
+    c.seq as seq, -- event after which the tree was so; 0 before the first
+    c.ref as ref, -- git ref that keeps it; where the tree is as before, the earlier one's
+    c.commit_id as commit_id, -- git commit
+    c.tree_id as tree_id, -- git tree
+    c.head_id as head_id, -- HEAD of that moment
+    c.aligned as aligned, -- 1 where nothing of a later step can be in it
+    bnd_time(c.taken_at) as taken_at, -- when, UTC
+    c.files_changed as files_changed, -- files that differ from the checkpoint before; null for the first
+    c.how as how, -- hook, follow, or after (one snapshot after the fact)
+    c.skipped as skipped, -- JSON list of what is not in it, each with why
+    c.repository as repository, -- top level of the work tree
+    row_number() over (partition by c.run order by c.id) as number -- cp:NUMBER
+from checkpoint c join run r on r.id = c.run;
+
+create temp view forks as -- one fork a row
+select
+    r.run as run, -- the fork
+    (select p.run from run p where p.id = r.parent) as parent_run, -- run that was forked
+    r.forked_at as forked_at, -- event that it was forked at
+    f.method as method, -- surgical or synthesis
+    f.reason as reason, -- why it is not surgical
+    f.worktree as worktree, -- directory that it runs in
+    f.launch as launch, -- JSON: argv, cwd, env and unset of the command that resumes it
+    f.notes as notes, -- JSON list of what a person should know
+    bnd_time(f.made_at) as made_at -- when, UTC
+from fork f join run r on r.id = f.run;
 
 create temp view sources as -- one file that a run was read from a row
 select

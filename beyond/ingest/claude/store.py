@@ -148,3 +148,8 @@ def recognise(path: Path, head: bytes) -> Found | None:
     found = Found("claude", path, stem if _UUID.match(stem) else None)
     found.subagents = len(subagents(found))
     return found
+
+
+def folder_of(path: Path) -> Path:
+    """The folder with the files that lie beside a main transcript: subagents, spilled tool results."""
+    return path.with_suffix("")

@@ -67,3 +67,8 @@ def recognise(path: Path, head: bytes) -> Found | None:
     if len(parts) >= 4 and parts[-3] == "agents":
         return Found("kimi", path, parts[-4], parts[-2])
     return Found("kimi", path, path.stem if path.stem != "wire" else None)
+
+
+def folder_of(path: Path) -> Path:
+    """The folder with the files that lie beside a main wire: the session's own."""
+    return path.parent.parent.parent
