@@ -27,6 +27,9 @@ SEGMENT_SIZE = 256 * 1024
 PACK_SIZE = 4 * 1024 * 1024
 #: A chain of prefix packs is no longer than this, so that reading one line stays cheap.
 MAX_CHAIN = 8
+#: No segment of ours is larger (its lifted strings may lie in several packs): what a file claims is no reason to set
+#: memory aside.
+MAX_SEGMENT = 4 * codec.MAX_PACK
 
 
 def tagged_hash(data: bytes) -> bytes:
@@ -51,12 +54,14 @@ def put_varints(numbers: Iterable[int]) -> bytes:
 
 
 def get_varints(data: bytes) -> list[int]:
-    """The integers of `put_varints`. Raises ValueError when the last one is cut off."""
+    """The integers of `put_varints`. Raises ValueError when the last one is cut off, or one takes more than 140 bits."""
     numbers, value, shift = [], 0, 0
     for byte in data:
         value |= (byte & 0x7F) << shift
         if byte & 0x80:
             shift += 7
+            if shift > 140:
+                raise ValueError("a number is too large")
         else:
             numbers.append(value)
             value = shift = 0
@@ -161,6 +166,11 @@ def make_segment(line: int, offset: int, data: bytes, lengths: list[int]) -> Seg
     return Segment(line, len(lengths), offset, len(data), tagged_hash(data), put_varints(lengths), rest, lifted)
 
 
+def _numbers(*values: object) -> bool:
+    """Whether these are integers that are not negative: a damaged journal holds anything anywhere."""
+    return all(isinstance(value, int) and value >= 0 for value in values)
+
+
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
@@ -208,6 +218,8 @@ class Reader:
         if row is None:
             raise JournalDamaged(f"pack {pack} is missing: restore a copy of the journal")
         name, prefix, size, data = row
+        if not isinstance(size, int) or not isinstance(data, bytes):
+            raise JournalDamaged(f"pack {pack} holds no bytes, or no size of them: restore a copy of the journal")
         if depth > MAX_CHAIN:
             raise JournalDamaged(f"pack {pack}: its chain of packs doesn't end: restore a copy of the journal")
         try:
@@ -223,11 +235,14 @@ class Reader:
         row = self._con.execute("select pack, offset, size from blob where id = ?", (blob,)).fetchone()
         if row is None:
             raise JournalDamaged(f"blob {blob} is missing: restore a copy of the journal")
-        pack, offset, size = row
-        data = self.pack(pack)[offset : offset + size]
-        if len(data) != size:
+        return self.cut(blob, *row)
+
+    def cut(self, blob: int, pack: int, offset: int, size: int) -> bytes:
+        """The plain bytes of a blob whose place is known."""
+        plain = self.pack(pack)
+        if not _numbers(offset, size) or offset + size > len(plain):
             raise JournalDamaged(f"blob {blob} reaches beyond its pack: restore a copy of the journal")
-        return data
+        return plain[offset : offset + size]
 
     def _segment(self, source: int, line: int) -> tuple[bytes, list[int]]:
         """The bytes of the segment that starts at `line`, and where each of its lines starts."""
@@ -241,12 +256,9 @@ class Reader:
             raise JournalDamaged(f"source {source}: line {line} is missing: restore a copy of the journal")
         size, blob, lengths, recipe = row
         try:
-            sizes, numbers = get_varints(lengths), get_varints(recipe)
-        except ValueError:
-            raise JournalDamaged(f"source {source}: line {line} can't be put together: restore a copy") from None
-        data = self.blob(blob)
-        if numbers:
-            data = join(data, [(numbers[i], self.blob(numbers[i + 1])) for i in range(0, len(numbers), 2)])
+            sizes, data = get_varints(lengths), self._joined(size, blob, get_varints(recipe))
+        except (TypeError, ValueError):
+            raise JournalDamaged(f"source {source}: line {line} can't be put together: restore a copy of the journal") from None
         starts = [0]
         for length in sizes:
             starts.append(starts[-1] + length)
@@ -254,6 +266,22 @@ class Reader:
             raise JournalDamaged(f"source {source}: line {line} has the wrong size: restore a copy of the journal")
         self._segments.put((source, line), (data, starts), size + 32 * len(starts))
         return data, starts
+
+    def _joined(self, size: int, blob: int, recipe: list[int]) -> bytes:
+        """The bytes of a segment from its pieces. Raises ValueError where they can't come to `size`."""
+        if not _numbers(size) or size > MAX_SEGMENT or len(recipe) % 2:
+            raise ValueError
+        data = self.blob(blob)
+        if not recipe:
+            return data
+        lifted, total = [], len(data)
+        for gap, piece in zip(recipe[::2], recipe[1::2], strict=True):
+            string = self.blob(piece)
+            lifted.append((gap, string))
+            total += len(string)
+            if total > size:
+                raise ValueError
+        return join(data, lifted)
 
     def forget_places(self) -> None:
         """Drops what is remembered about where segments start (new ones were written)."""
@@ -264,7 +292,9 @@ class Reader:
         starts = self._starts.get(source)
         if starts is None or not starts:
             rows = self._con.execute("select line from segment where source = ? order by line", (source,))
-            starts = self._starts[source] = [row[0] for row in rows]
+            starts = self._starts[source] = [row[0] for row in rows if isinstance(row[0], int)]
+        if not isinstance(line, int):
+            raise JournalDamaged(f"source {source} has no line {line!r}: restore a copy of the journal")
         at = bisect_right(starts, line) - 1
         if at >= 0:
             data, ends = self._segment(source, starts[at])
@@ -273,7 +303,7 @@ class Reader:
                 raw = data[ends[index] : ends[index + 1]]
                 return raw[:-1] if raw.endswith(b"\n") else raw
         row = self._con.execute("select lines, tail from source where id = ?", (source,)).fetchone()
-        if row is not None and row[1] is not None and line == row[0] + 1:
+        if row is not None and row[1] is not None and isinstance(row[0], int) and line == row[0] + 1:
             return self.tail(source)
         raise JournalDamaged(f"source {source} has no line {line}: restore a copy of the journal")
 
@@ -282,6 +312,8 @@ class Reader:
         row = self._con.execute("select tail from source where id = ?", (source,)).fetchone()
         if row is None or row[0] is None:
             return b""
+        if not isinstance(row[0], bytes):
+            raise JournalDamaged(f"the tail of source {source} is no bytes: restore a copy of the journal")
         try:
             size = int.from_bytes(row[0][:8], "big")
             return codec.decompress(row[0][8:], size)
@@ -294,6 +326,8 @@ class Reader:
             "select line, offset, size, hash from segment where source = ? order by line", (source,)
         ).fetchall()
         for line, offset, size, tagged in rows:
+            if not _numbers(line, offset):
+                raise JournalDamaged(f"source {source}: the place of a segment is no number: restore a copy of the journal")
             data, starts = self._segment(source, line)
             yield line, offset, size, tagged, data, starts
 

@@ -57,3 +57,19 @@ class Refused(BeyondError):
     """refused for safety: why, and what would make it safe"""
 
     exit_code = 3
+
+
+class NotARepository(BeyondError):
+    """DIR is not a git work tree of its own: where checkpoints can be taken"""
+
+
+class GitFailed(BeyondError):
+    """git COMMAND failed (its own words): what to do"""
+
+
+class CheckpointMissing(NotFound):
+    """the tree or commit of a checkpoint is not in the repository: what may have removed it"""
+
+
+class CheckpointBusy(Blocked):
+    """another checkpoint of DIR is being taken: try again when it is done"""

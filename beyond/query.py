@@ -6,18 +6,19 @@ import json
 import os
 import re
 import sqlite3
+import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from beyond.blob import Reader
-from beyond.errors import BeyondError, NotFound, UsageError
+from beyond.errors import BeyondError, JournalDamaged, NotFound, UsageError
 from beyond.event import USAGE_PART, printable
-from beyond.journal import check, default_path, identify, translate
+from beyond.journal import check, default_path, identify, reading, translate, uri
 from beyond.schema import Relation, load, tables, views
 
 #: What reads a line's events, by agent CLI: given by the caller, so that this layer knows no ingester.
@@ -31,6 +32,8 @@ _VALUE_PRAGMAS = frozenset(
     "user_version application_id page_count page_size freelist_count encoding integrity_check quick_check "
     "journal_mode schema_version data_version".split()
 )
+#: What may come of values in the journal that no beyond wrote.
+_ODD = ("decode", "overflow", "too big", "malformed json", "mismatch", "a value that is no text")
 #: Errors that are the file's, not the query's.
 _BROKEN = (
     sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR,
@@ -43,7 +46,7 @@ def timestamp(ms: int | None) -> str | None:
     if not isinstance(ms, int):
         return None
     try:
-        return datetime.fromtimestamp(ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1000:03d}Z"
+        return f"{datetime.fromtimestamp(ms // 1000, UTC).isoformat()[:19]}.{ms % 1000:03d}Z"
     except (OverflowError, ValueError, OSError):
         return None
 
@@ -62,6 +65,10 @@ def _regexp(pattern: str | None, value: Any) -> int | None:
         return int(re.search(str(pattern), str(value)) is not None)
     except re.error as error:
         raise UsageError(f"regexp: {error}: correct the pattern {str(pattern)!r}") from None
+
+
+def _integers(*values: object) -> bool:
+    return all(isinstance(value, int) for value in values)
 
 
 class _Content:
@@ -84,7 +91,13 @@ class _Content:
                 ).fetchone()
                 if row is None:
                     return {}
-                read = self._readers[source] = self._content_of(row[0])
+                try:
+                    read = self._readers[source] = self._content_of(row[0])
+                except UsageError:
+                    raise JournalDamaged(
+                        f"source {source} is of an agent CLI {row[0]!r:.40} that this beyond does not know: upgrade it, or "
+                        "restore a copy of the journal"
+                    ) from None
             raw = self._reader.line(source, line)
             try:
                 parts = read(raw)
@@ -99,15 +112,27 @@ class _Content:
         """The content of an event, or None where it has none."""
         if source is None or line is None:
             return None
+        if not _integers(source, line):
+            raise JournalDamaged(f"an event stands on line {line!r:.40} of source {source!r:.40}: restore a copy of the journal")
         event = self._parts(source, line).get(part)
         return printable(event.content) if event is not None and event.content is not None else None
 
     def usage(self, source: int | None, line: int | None) -> str | None:
         """The usage object of a line, as JSON."""
-        if source is None or line is None:
+        if source is None or line is None or not _integers(source, line):
             return None
         event = self._parts(source, line).get(USAGE_PART)
         return printable(json.dumps(event.usage, ensure_ascii=False)) if event is not None else None
+
+
+def note_unraisable(unraisable: Any) -> bool:
+    """To be asked by `sys.unraisablehook` of a program of ours: whether this came from a function of a `Query`, which now
+    knows why SQLite says no more than that it failed. Takes `sqlite3.enable_callback_tracebacks`."""
+    query = getattr(unraisable.object, "bnd_query", None)
+    if query is None:
+        return False
+    query._unraised = unraisable.exc_value
+    return True
 
 
 class Query:
@@ -120,15 +145,28 @@ class Query:
         self._content = _Content(con, self.reader, content_of)
         self._deadline: float | None = None
         self._failure: BaseException | None = None
+        self._unraised: BaseException | None = None
 
     def _define(self) -> None:
-        self.con.create_function("bnd_time", 1, timestamp, deterministic=True)
+        self.con.create_function("bnd_time", 1, self._known(timestamp), deterministic=True)
         self.con.create_function("bnd_zone", 0, zone)
-        self.add_function("bnd_content", 3, self._content.content)
-        self.add_function("bnd_usage", 2, self._content.usage)
+        self.add_function("bnd_content", 3, self._content.content, ours=True)
+        self.add_function("bnd_usage", 2, self._content.usage, ours=True)
         self.add_function("regexp", 2, _regexp)
 
-    def add_function(self, name: str, count: int, function: Callable[..., Any]) -> None:
+    def _known(self, function: Callable[..., Any]) -> Any:
+        """`function`, so that `note_unraisable` knows whose it is."""
+        marked: Any = partial(function)
+        marked.bnd_query = self
+        return marked
+
+    def guard(self) -> None:
+        """From here on the connection only reads, hears Ctrl-C and keeps time limits."""
+        self.con.execute("pragma query_only = on")
+        self.con.set_progress_handler(self._known(self._tick), 200_000)
+        self.con.set_authorizer(self._known(_authorize))
+
+    def add_function(self, name: str, count: int, function: Callable[..., Any], *, ours: bool = False) -> None:
         """Makes a function known to SQL. What it raises ends the query with that as the reason, Ctrl-C too."""
 
         def call(*args: Any) -> Any:
@@ -141,13 +179,14 @@ class Query:
                 self._failure = self.explain(error)
                 raise
             except Exception as error:
-                self._failure = UsageError(f"SQL: {name}() raised {type(error).__name__}: {error}: correct the function")
+                said = f"SQL: {name}() raised {type(error).__name__}: {error}: correct the function"
+                self._failure = error if ours else UsageError(said)
                 raise
             except BaseException as error:
                 self._failure = error
                 raise
 
-        self.con.create_function(name, count, call)
+        self.con.create_function(name, count, self._known(call))
 
     def content(self, source: int, line: int, part: int) -> str:
         """The content of an event, read from its line."""
@@ -159,11 +198,11 @@ class Query:
             raise UsageError(f"--attach {alias} {path}: no such file: give an existing SQLite database")
         self.con.set_authorizer(None)
         try:
-            self.con.execute("attach database ? as " + _identifier(alias), (_uri(Path(path), "mode=ro"),))
+            self.con.execute("attach database ? as " + _identifier(alias), (uri(Path(path), "mode=ro"),))
         except sqlite3.Error as error:
             raise UsageError(f"--attach {alias} {path}: {error}: give an existing SQLite database") from None
         finally:
-            self.con.set_authorizer(_authorize)
+            self.con.set_authorizer(self._known(_authorize))
 
     def limit(self, seconds: float | None) -> None:
         """Ends a query that takes longer."""
@@ -176,9 +215,21 @@ class Query:
     def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
         """Runs a query. Raises `UsageError` for one that is wrong or would write, KeyboardInterrupt for Ctrl-C."""
         try:
-            return self.con.execute(sql, parameters)
+            return self._execute(sql, parameters)
         except (sqlite3.Error, sqlite3.Warning) as error:
             raise self.explain(error) from None
+
+    def _execute(self, sql: str, parameters: Any) -> sqlite3.Cursor:
+        try:
+            return self.con.execute(sql, parameters)
+        except UnicodeEncodeError:  # of an argument that is no UTF-8: the journal holds only what is
+            if printable(sql) != sql:
+                raise UsageError("SQL: the query holds bytes that are no UTF-8: give it in UTF-8") from None
+        except ValueError as error:
+            raise UsageError(f"SQL: {error}: leave that out") from None
+        items = parameters.items() if isinstance(parameters, dict) else enumerate(parameters)
+        clean = {key: printable(value) if isinstance(value, str) else value for key, value in items}
+        return self.con.execute(sql, clean if isinstance(parameters, dict) else list(clean.values()))
 
     def rows(self, cursor: sqlite3.Cursor) -> Iterator[tuple[Any, ...]]:
         """The rows of a query, with errors as `execute` has them."""
@@ -191,15 +242,26 @@ class Query:
     def explain(self, error: Exception) -> BaseException:
         """What an error of SQLite means for the user's query."""
         failure, self._failure = self._failure, None
+        unraised, self._unraised = self._unraised, None
         if failure is not None:
             return failure
+        if isinstance(unraised, KeyboardInterrupt):
+            return unraised
         text = str(error).rstrip(".")
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code == sqlite3.SQLITE_INTERRUPT or "user-defined function raised" in text:
-            # (a function keeps the reason, unless it is Ctrl-C that comes just before it does anything)
+            # (a function keeps the reason, unless it is Ctrl-C that comes just before it does anything, or a value that
+            # Python can't take or SQLite can't: then only `note_unraisable` knows)
             if self._deadline is not None and time.monotonic() > self._deadline:
                 return UsageError("the query takes too long: add a limit or a condition")
-            return KeyboardInterrupt()
+            if not isinstance(unraised, Exception):
+                return KeyboardInterrupt()
+            text = f"a function got or gave a value that is no text ({type(unraised).__name__})"
+        if any(sign in text.lower() for sign in _ODD) and (damage := self._blame(error)) is not None:
+            return damage
+        if "decode" in text:
+            text = "the result holds text that is no UTF-8: select hex(…) or cast(… as blob) of it"
+            return UsageError(f"SQL: {text}")
         if code in (sqlite3.SQLITE_AUTH, sqlite3.SQLITE_READONLY) or "not authorized" in text or "prohibited" in text:
             return UsageError(f"refused ({text}): `bnd sql` only reads; other databases come in with --attach")
         if code in _BROKEN and isinstance(error, sqlite3.Error):
@@ -215,18 +277,23 @@ class Query:
     def __enter__(self) -> Query:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            if error is not None and (damage := self._blame(error)) is not None:
+                raise damage from error
+        finally:
+            self.close()
+
+    def _blame(self, error: BaseException) -> JournalDamaged | None:
+        from beyond.journal.verify import blame
+
+        return blame(self.con, self.path, error)
 
 
 def _identifier(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or name.lower() in ("main", "temp"):
         raise UsageError(f"{name!r} can't be a database's alias: use letters, digits and _")
     return name
-
-
-def _uri(path: Path, options: str) -> str:
-    return f"file:{quote(str(path.absolute()))}?{options}"
 
 
 def _authorize(action: int, one: str | None, two: str | None, database: str | None, trigger: str | None) -> int:
@@ -247,31 +314,22 @@ def _authorize(action: int, one: str | None, two: str | None, database: str | No
 
 def connect(path: Path | None, content_of: ContentOf) -> Query:
     """Opens a journal for reading. Raises `NotFound` where there is none, `JournalError` where it can't be read."""
+    if getattr(sys.unraisablehook, "asks_queries", False):
+        sqlite3.enable_callback_tracebacks(True)
     path = path if path is not None else default_path()
     if not check(path):
         if not path.exists():
             raise NotFound(f"{path}: there is no journal yet: make one with `bnd record`")
         return _prepare(path, sqlite3.connect(":memory:", isolation_level=None), content_of, empty=True)
-    last: sqlite3.Error | None = None
-    for options in ("mode=ro", "mode=ro&immutable=1"):
-        if options != "mode=ro" and os.access(path.parent, os.W_OK) and os.access(path, os.W_OK):
-            break
-        try:
-            con = sqlite3.connect(_uri(path, options), uri=True, isolation_level=None, timeout=30)
-            con.execute("select count(*) from sqlite_master").fetchone()
-        except sqlite3.Error as error:
-            last = error
-            continue
-        try:
-            return _prepare(path, con, content_of)
-        except sqlite3.Error as error:
-            con.close()
-            raise translate(error, path) from None
-        except BaseException:
-            con.close()
-            raise
-    assert last is not None
-    raise translate(last, path)
+    con = reading(path)
+    try:
+        return _prepare(path, con, content_of)
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        con.close()
+        raise translate(error, path) from None
+    except BaseException:
+        con.close()
+        raise
 
 
 def _prepare(path: Path, con: sqlite3.Connection, content_of: ContentOf, *, empty: bool = False) -> Query:
@@ -287,9 +345,7 @@ def _prepare(path: Path, con: sqlite3.Connection, content_of: ContentOf, *, empt
     con.executescript(load("views.sql"))
     if con.execute("select 1 from sqlite_master where name = 'search'").fetchone():
         con.execute("select rowid from search limit 0")  # a virtual table is set up on first use: not under a guard
-    con.execute("pragma query_only = on")
-    con.set_progress_handler(query._tick, 200_000)
-    con.set_authorizer(_authorize)
+    query.guard()
     return query
 
 

@@ -16,6 +16,7 @@ from functools import lru_cache
 
 from beyond.errors import JournalDamaged, UsageError
 from beyond.query import Query
+from beyond.text import readable
 
 _TABLES = """
 create virtual table if not exists search using fts5 (
@@ -27,6 +28,8 @@ create table if not exists search_state (
 );
 """
 _SHIFT = 32
+#: The largest number of a run, and of an event, that has a place in the index.
+_LAST = (1 << 31) - 1
 #: Events, and characters, that one transaction puts into the index; events that are read at once.
 _BATCH, _BATCH_TEXT, _PIECE = 5000, 8_000_000, 500
 #: Writing systems without spaces between words: each character is a word in the index, and found as one.
@@ -35,6 +38,9 @@ _DENSE = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e0
 _IN_WORD = rf"[^\W_{_DENSE}]"
 _WORD = re.compile(rf"[{_DENSE}]|{_IN_WORD}+")
 _DENSE_CHAR = re.compile(rf"[{_DENSE}]")
+#: Accents that stand after their letter (decomposed text): FTS5 drops these from words, others end them.
+_ACCENT = "\u0300-\u0304\u0306-\u030c\u030f\u0311\u031b\u0323-\u0328\u032d\u032e\u0330\u0331"
+_ACCENTS = re.compile(f"[{_ACCENT}]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +74,9 @@ def _folded(char: str) -> str:
 class _Term:
     words: tuple[str, ...]
     prefix: bool
+    #: For folded text without and with accents of their own.
     pattern: re.Pattern[str]
+    accented: re.Pattern[str]
 
 
 def parse(text: str) -> list[_Term]:
@@ -77,26 +85,29 @@ def parse(text: str) -> list[_Term]:
     for match in re.finditer(r'"([^"]*)"?|(\S+)', text):
         phrase = match[1] if match[1] is not None else match[2]
         prefix = match[1] is None and phrase.endswith("*")
-        words = tuple(_WORD.findall(fold(phrase)))
+        words = tuple(_WORD.findall(_ACCENTS.sub("", fold(phrase))))
         if words:
-            terms.append(_Term(words, prefix, re.compile(_pattern(words, prefix))))
+            plain, accented = (re.compile(_pattern(words, prefix, accent)) for accent in ("", _ACCENT))
+            terms.append(_Term(words, prefix, plain, accented))
     if not terms:
         raise UsageError(f"{text!r} holds no word to search for: give some letters or digits")
     return terms
 
 
-def _pattern(words: tuple[str, ...], prefix: bool) -> str:
-    """What the words look like in folded text: whole words, one after another."""
+def _pattern(words: tuple[str, ...], prefix: bool, accent: str) -> str:
+    """What the words look like in folded text: whole words, one after another. `accent` may stand after each letter."""
     out = []
+    inside, mark = (rf"(?:{_IN_WORD}|[{accent}])", f"[{accent}]*") if accent else (_IN_WORD, "")
     before = False  # whether the word before was a character of a dense writing system
     for number, word in enumerate(words):
         dense = _DENSE_CHAR.match(word) is not None
         if number:
             out.append(r"[\W_]*" if dense or before else r"[\W_]+")
-        out.append(("" if dense else rf"(?<!{_IN_WORD})") + re.escape(word))
+        letters = re.escape(word) if not accent else "".join(re.escape(char) + mark for char in word)
+        out.append(("" if dense else rf"(?<!{inside})") + letters)
         if not dense:
             last = number == len(words) - 1
-            out.append(rf"{_IN_WORD}*" if prefix and last else rf"(?!{_IN_WORD})")
+            out.append(rf"{inside}*" if prefix and last else rf"(?!{inside})")
         before = dense
     return "".join(out)
 
@@ -113,12 +124,24 @@ def _match(terms: list[_Term]) -> str:
 def behind(con: sqlite3.Connection) -> int:
     """How many events are not in the index yet."""
     if not exists(con):
-        row = con.execute("select coalesce(sum(events), 0) from run").fetchone()
-    else:
-        row = con.execute(
-            "select coalesce(sum(r.events - coalesce(s.seq, 0)), 0) from run r left join search_state s on s.run = r.id"
-        ).fetchone()
-    return int(row[0])
+        (last,) = con.execute("select count(*) from event").fetchone()
+        return int(last)
+    if _spoilt(con):
+        return 1
+    rows = con.execute(
+        "select r.events - coalesce(s.seq, 0) from run r left join search_state s on s.run = r.id "
+        "where r.events > coalesce(s.seq, 0)"
+    )
+    return sum(left for (left,) in rows if isinstance(left, int))
+
+
+def _spoilt(con: sqlite3.Connection) -> bool:
+    """Whether the index says of a run that it holds more than there is, or what is no number: it is made again."""
+    row = con.execute(
+        "select 1 from search_state s join run r on r.id = s.run where typeof(s.seq) <> 'integer' or s.seq < 0 "
+        "or s.seq > r.events limit 1"
+    ).fetchone()
+    return row is not None
 
 
 def exists(con: sqlite3.Connection) -> bool:
@@ -133,6 +156,9 @@ def update(
     progress: Callable[[int], None] = lambda _: None,
 ) -> None:
     """Brings the index up to date, run by run, each in a short transaction. `write` makes one."""
+    if exists(con) and _spoilt(con):
+        with write():
+            reset(con)
     if not exists(con):
         with write():
             for statement in _TABLES.strip().split(";\n"):
@@ -145,11 +171,16 @@ def update(
     batch: list[_Batch] = []
     for run, name, done, last in pending:
         while done < last:
-            upto = min(done + _PIECE, last)
+            # to the next events that there are: what a damaged file counts is no reason to go on for ever
+            (upto,) = con.execute(
+                "select max(seq) from (select seq from event where run = ? and seq > ? and seq <= ? order by seq limit ?)",
+                (run, done, min(last, _LAST), _PIECE),
+            ).fetchone()
+            upto = last if upto is None or run > _LAST else upto
             rows = con.execute(
                 "select seq, source, line, part from event where run = ? and seq > ? and seq <= ? and size > 0 "
                 "order by source, line, part",
-                (run, done, upto),
+                (run, done, min(upto, _LAST) if run <= _LAST else 0),
             ).fetchall()
             texts = [(run << _SHIFT | seq, _text(content, source, line, part)) for seq, source, line, part in rows]
             batch.append(_Batch(run, name, done, upto, texts))
@@ -251,20 +282,22 @@ def find(
             damaged(error)
             continue
         folded = fold(content)
-        found = [term.pattern.search(folded) for term in terms]
+        accented = not folded.isascii() and _ACCENTS.search(folded) is not None
+        patterns = [term.accented if accented else term.pattern for term in terms]
+        found = [pattern.search(folded) for pattern in patterns]
         if all(found):
-            snippet, marks = _snippet(content, folded, terms, min(m.start() for m in found if m))
-            yield Hit(name, seq, ts, kind, tool, title, snippet, marks)
+            snippet, marks = _snippet(content, folded, patterns, min(m.start() for m in found if m))
+            yield Hit(str(name), seq, ts, str(kind), readable(tool, text=True), readable(title, text=True), snippet, marks)
 
 
-def _snippet(content: str, folded: str, terms: list[_Term], first: int) -> tuple[str, tuple[tuple[int, int], ...]]:
+def _snippet(content: str, folded: str, patterns: list[re.Pattern[str]], first: int) -> tuple[str, tuple[tuple[int, int], ...]]:
     """About 160 characters around the first place, on one line, and where the terms are in them."""
     start = max(first - 50, 0)
     end = min(start + 160, len(content))
     line = re.sub(r"\s", " ", content[start:end])
     marks = []
-    for term in terms:
-        marks += [(m.start() - start, m.end() - start) for m in term.pattern.finditer(folded, start, end)]
+    for pattern in patterns:
+        marks += [(m.start() - start, m.end() - start) for m in pattern.finditer(folded, start, end)]
     head, tail = "…" if start else "", "…" if end < len(content) else ""
     marks = sorted((a + len(head), b + len(head)) for a, b in marks)
     return head + line + tail, tuple(marks)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
 from beyond import agents
@@ -20,6 +22,8 @@ def describe(found: Found) -> Found:
 def identify(path: Path) -> Found:
     """What kind of transcript a file is, from its place and its first bytes. Raises `SourceError`, `NotFound`."""
     try:
+        if not stat.S_ISREG(mode := os.stat(path).st_mode) and not stat.S_ISDIR(mode):  # a pipe would keep us waiting
+            raise SourceError(f"{path} is no regular file: give a transcript file, or save what comes from there first")
         with path.open("rb") as file:
             head = file.read(65536)
     except FileNotFoundError:

@@ -29,6 +29,14 @@ def visible(text: str) -> str:
     return _UNSAFE.sub(_shown, text)
 
 
+def readable(value: Any, text: bool = False) -> Any:
+    """A value of a journal as it can be printed: bytes, which no column that is shown should hold, as text. With `text`
+    everything but null."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return str(value) if text and value is not None else value
+
+
 def one_line(text: str, width: int | None = None) -> str:
     """`text` on one line, cut with an ellipsis at `width` columns."""
     line = " ".join(visible(text).split())

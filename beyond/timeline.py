@@ -11,12 +11,14 @@ from typing import Any
 
 from beyond.naming import Run, causal_past, ends_at
 from beyond.query import Query
-from beyond.text import columns, fit, json_text, one_line, visible
+from beyond.text import columns, fit, json_text, one_line, readable, visible
 
 #: Keys of `show --json`, exactly these.
 STEP_KEYS = ("seq", "ts", "kind", "agent", "content", "tool", "tool_id", "model", "usage", "is_error")
 #: Lines and characters of a content that are printed without --full.
 SHORT_LINES, SHORT_CHARS = 12, 1200
+#: Columns of `bnd runs` that are text; in a damaged journal they may be anything, which keeps no other run from view.
+_TEXTS = frozenset(("run", "cli", "agent", "label", "title", "project", "parent_run"))
 #: Ends of branches that are named above a timeline.
 _TIPS = 12
 
@@ -55,10 +57,10 @@ def list_runs(
         f"as subagents from runs r where {' and '.join(where)} order by coalesce(r.ended_at, r.recorded_at) desc, r.run"
     )
     if count is not None:
-        sql += f" limit {count}"
+        sql += f" limit {min(count, _NOWHERE)}"
     cursor = query.execute(sql, values)
     names = [column[0] for column in cursor.description]
-    return [dict(zip(names, row, strict=True)) for row in query.rows(cursor)]
+    return [{name: readable(value, name in _TEXTS) for name, value in zip(names, row, strict=True)} for row in query.rows(cursor)]
 
 
 def any_runs(query: Query) -> bool:
@@ -66,11 +68,21 @@ def any_runs(query: Query) -> bool:
     return query.execute("select 1 from run limit 1").fetchone() is not None
 
 
+def _number(value: object) -> bool:
+    return isinstance(value, int | float)
+
+
+def _local(text: str, form: str) -> str | None:
+    """A UTC time in the local zone; None at the ends of the calendar."""
+    try:
+        return datetime.fromisoformat(text).astimezone().strftime(form)
+    except (OverflowError, ValueError):
+        return None
+
+
 def _when(text: str | None) -> str:
     """A UTC time in the local zone, to the minute."""
-    if not text:
-        return "-"
-    return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M")
+    return "-" if not text else _local(text, "%Y-%m-%d %H:%M") or text[:16].replace("T", " ")
 
 
 def _count(number: int | None) -> str:
@@ -88,7 +100,7 @@ def run_table(rows: list[dict[str, Any]], width: int) -> list[str]:
     head = ("run", f"last ({zone})", "cli", "events", "in", "out", "cp", "from", "exit", "project", "title")
     table = [head]
     for row in rows:
-        tokens_in = [row[k] for k in ("input_tokens", "cache_read_tokens", "cache_write_tokens") if row[k] is not None]
+        tokens_in = [row[k] for k in ("input_tokens", "cache_read_tokens", "cache_write_tokens") if _number(row[k])]
         parent = f"{row['parent_run']}@{row['parent_seq'] or '?'}" if row["parent_run"] else "-"
         notes = []
         if row["ended"] != "complete":
@@ -306,7 +318,7 @@ def step_lines(step: Step, *, full: bool, notes: list[str], style: Callable[...,
 
 
 def _clock(ts: str | None) -> str:
-    return datetime.fromisoformat(ts).astimezone().strftime("%H:%M:%S") if ts else "--:--:--"
+    return "--:--:--" if not ts else _local(ts, "%H:%M:%S") or ts[11:19]
 
 
 def _body(text: str, full: bool) -> list[str]:

@@ -28,6 +28,7 @@ TEXTS = (
     "\u041f\u0440\u0438\u0432\u0435\u0442, \u043c\u0438\u0440",
     'line one\nline\ttwo "quoted words" path/to/file.py -rf *',
     "\u65e5\u672c\u8a9e\u306e\u30c6\u30b9\u30c8abc123",
+    "re\u0301sume\u0301s, a re\u0301sume\u0301 and nai\u0308vete\u0301",
 )
 
 
@@ -74,7 +75,8 @@ def journal(tmp_path: Path) -> Path:
         ("\u4ee3\u53f7 goldenhawk", [4]), ("\u4ee3\u53f7goldenhawk", [4]), ("\u043f\u0440\u0438\u0432\u0435\u0442", [5]),
         ("\u043c\u0438\u0440*", [5]), ('"line two"', [6]), ('"line one line two"', [6]), ("quoted", [6]), ("file.py", [6]),
         ("path/to", [6]), ("-rf", [6]), ("\u30c6\u30b9\u30c8", [7]), ("abc123", [7]), ("abc*", [7]), ("\u65e5\u672c abc123", [7]),
-        ("the*", [1]), ("line", [6]), ('"unclosed', []), ("quick OR cafe", []), ("NEAR(quick", []), ("text:quick", []),
+        ("r\u00e9sum\u00e9", [8]), ("re\u0301sume\u0301", [8]), ("RESUME", [8]), ("sume", []), ("resum", []), ("na\u00efv*", [8]),
+        ('"a r\u00e9sum\u00e9 and"', [8]), ("cafe\u0301", [2]), ("the*", [1]), ("line", [6]), ('"unclosed', []), ("quick OR cafe", []), ("NEAR(quick", []), ("text:quick", []),
     ],
 )  # fmt: skip
 def test_what_is_found(journal: Path, text: str, found: list[int]) -> None:

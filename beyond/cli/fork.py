@@ -53,7 +53,8 @@ def command(
     if execute:
         environment = {name: value for name, value in os.environ.items() if name not in made.launch.unset}
         os.chdir(made.launch.cwd)
-        os.execvpe(made.launch.argv[0], list(made.launch.argv), {**environment, **made.launch.env})
+        # The terminal, signals and exit status are the CLI's from here on.
+        os.execvpe(made.launch.argv[0], list(made.launch.argv), {**environment, **made.launch.env})  # noqa: S606
     return 0
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from beyond import agents
 from beyond.blob import tagged_hash
-from beyond.errors import NotFound, Refused, UsageError
+from beyond.errors import BeyondError, NotFound, Refused, UsageError
 from beyond.fork import files
 from beyond.fork.gate import format_known, gate
 from beyond.fork.install import install, take_away
@@ -44,6 +44,8 @@ class Options:
     #: Taken for granted by a proof: the gate is what it decides on.
     gate_open: bool = False
     without: frozenset[str] = frozenset()
+    #: Resume it with this prompt, not interactively.
+    prompt: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,16 +128,19 @@ def fork(journal: Journal, run: Run, at: str, options: Options, *, tell: Callabl
         if method == "surgical":
             written = agents.writer(cli).write(plan)
             paths = install(store, written)
-            made = _surgical(journal, run, ends, fork_run, written, store, place.root, name, options, choice, reason)
+            made, number = _surgical(journal, run, ends, written, store, place.root, name, options, choice, reason)
+            files.inherit(journal, number, choice, place)
             conversation: str | None = written.conversation
             launch, notes = written.launch, written.notes
+            if options.prompt is not None:
+                launch = agents.writer(cli).launch(plan, options.prompt)
         else:
             launch, conversation, notes = _synthesis(plan, cli, fork_run)
             fork_row = Fork(
                 fork_run, cli, conversation, None, run.id, ends, method, reason, _id(choice), place.root, as_json(launch),
                 (*choice.notes, *place.notes, *notes), name, options.label,
             )  # fmt: skip
-            add_fork(journal, fork_row)
+            files.inherit(journal, add_fork(journal, fork_row), choice, place)
             made = fork_run
     except BaseException:
         take_away(paths)
@@ -201,15 +206,15 @@ def _side_files(cli: str, old_paths: tuple[str, ...]) -> Callable[[str], bytes |
 
 
 def _surgical(
-    journal: Journal, run: Run, ends: list[int], fork_run: str, written: Written, store: Path, root: str, name: str,
-    options: Options, choice: files.Choice, reason: str | None,
-) -> str:  # fmt: skip
-    """Makes the fork's run and records its conversation into it. Returns the run's id."""
+    journal: Journal, run: Run, ends: list[int], written: Written, store: Path, root: str, name: str, options: Options,
+    choice: files.Choice, reason: str | None,
+) -> tuple[str, int]:  # fmt: skip
+    """Makes the fork's run and records its conversation into it. Returns the run's id and number."""
     main = store / written.main
     with main.open("rb") as file:
         first = tagged_hash(file.readline().rstrip(b"\r\n"))
     fork_run = run_id_of(run.cli, written.conversation, "main", first)
-    add_fork(
+    number = add_fork(
         journal,
         Fork(
             fork_run, run.cli, written.conversation, first, run.id, ends, "surgical", reason, _id(choice), root,
@@ -217,10 +222,14 @@ def _surgical(
         ),
     )  # fmt: skip
     found = Found(run.cli, main, written.conversation).look()
-    record(journal, [found, *agents.subagents(found)])
-    return fork_run
+    for outcome in record(journal, [found, *agents.subagents(found)]):
+        if outcome.status == "failed":
+            raise BeyondError(f"the fork can't be read again ({'; '.join(outcome.warnings)}): nothing of it was left")
+    return fork_run, number
 
 
 def _synthesis(plan: ForkPlan, cli: str, fork_run: str) -> tuple[Launch, str | None, tuple[str, ...]]:
     """A fresh conversation's first prompt. It names the run, so that its transcript is recognised when it is recorded."""
-    raise NotImplementedError
+    text = f"{synthesis.handoff(plan)}\n\n[bnd fork {fork_run}]"
+    notes = ["a fresh conversation: it begins when the command is run, and is recorded from then on"]
+    return synthesis.launch(plan, cli, text), None, tuple(notes)

@@ -7,14 +7,14 @@ import re
 import shutil
 import sqlite3
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from beyond.checkpoint import Repository
 from beyond.checkpoint.git import clean_environment
 from beyond.errors import BeyondError, UsageError
-from beyond.journal import home
-from beyond.journal.forks import Checkpoint, checkpoint_at, moved_since
+from beyond.journal import Journal, home, now_ms
+from beyond.journal.forks import Checkpoint, add_checkpoint, checkpoint_at, moved_since
 from beyond.naming import Run
 
 
@@ -39,8 +39,7 @@ def choose(con: sqlite3.Connection, run: Run, seq: int, env: bool | None) -> Cho
     """The checkpoint at or before an event. `env`: True demands one (`UsageError` without), False wants none."""
     if env is False:
         return Choice(None, ())
-    owner, at = _owner(con, run, seq)
-    found = checkpoint_at(con, owner, at)
+    found, at = _newest(con, run.id, seq)
     if found is None:
         if env is True:
             raise UsageError(
@@ -66,20 +65,33 @@ def choose(con: sqlite3.Connection, run: Run, seq: int, env: bool | None) -> Cho
     return Choice(found, tuple(notes))
 
 
-def _owner(con: sqlite3.Connection, run: Run, seq: int) -> tuple[int, int]:
-    """The run whose checkpoints count: a subagent's are those of its conversation, up to its time."""
-    number, at = run.id, seq
-    while True:
-        relation, parent, ts = con.execute(
-            "select r.relation, r.parent, (select max(ts) from event where run = r.id and seq <= ?) from run r where r.id = ?",
-            (at, number),
-        ).fetchone()
-        if relation != "subagent" or parent is None:
-            return number, at
-        (found,) = con.execute(
-            "select coalesce(max(seq), 0) from event where run = ? and ts <= ?", (parent, ts if ts is not None else 0)
-        ).fetchone()
-        number, at = parent, found
+#: Parents that are asked in turn; a longer line of forks is a damaged journal's.
+_DEEP = 1000
+
+
+def _newest(con: sqlite3.Connection, number: int, at: int) -> tuple[Checkpoint | None, int]:
+    """The checkpoint at or before an event, and the event that it is asked for there: a fork has its parent's up to where
+    it parted, a subagent those of its conversation up to its time."""
+    for _ in range(_DEEP):
+        found = checkpoint_at(con, number, at)
+        relation, parent = con.execute("select relation, parent from run where id = ?", (number,)).fetchone()
+        if found is not None or parent is None or relation not in ("fork", "subagent"):
+            return found, at
+        if relation == "fork":
+            (same,) = con.execute(
+                "select max(p.seq) from event f join event p on p.link = f.link and p.run = ? "
+                "and p.seq <= (select coalesce(forked_at, parent_seq) from run where id = ?) where f.run = ? and f.seq <= ?",
+                (parent, number, number, at),
+            ).fetchone()
+        else:
+            (same,) = con.execute(
+                "select max(seq) from event where run = ?1 and ts <= (select max(ts) from event where run = ?2 and seq <= ?3)",
+                (parent, number, at),
+            ).fetchone()
+        if same is None:
+            return None, at
+        number, at = parent, same
+    return None, at
 
 
 def prepare(choice: Choice, project: str | None, fork_run: str, *, dest: Path | None, isolated: bool, env: bool | None) -> Place:
@@ -132,6 +144,18 @@ def _free(target: Path) -> Path:
     except OSError as error:
         raise UsageError(f"{target.parent} can't be made ({error.strerror}): give another --dest") from None
     return target
+
+
+def inherit(journal: Journal, fork_id: int, choice: Choice, place: Place) -> None:
+    """The fork's own first checkpoint: the files that it begins with, kept by its parent's."""
+    point = choice.checkpoint
+    if point is None or place.made is None:
+        return
+    (seq,) = journal.con.execute("select coalesce(max(seq), 0) from event where run = ?", (fork_id,)).fetchone()
+    top = os.path.realpath(place.made)
+    add_checkpoint(
+        journal, replace(point, run_id=fork_id, seq=seq, repository=top, how="fork", taken_at=now_ms(), files_changed=0, id=None)
+    )
 
 
 def undo(place: Place, choice: Choice) -> None:

@@ -95,6 +95,7 @@ class Planner:
             subagents=tuple(self._subplan(sub, cut_ts) for sub in beside),
             side_file=target.side_file,
             without=target.without,
+            cut=next((step.place for step, _ in reversed(cut.steps) if step.seq == seq), None),
         )
 
     def _cut(self, run_id: int, past: set[int], others: list[int], until: int | None) -> _Cut:

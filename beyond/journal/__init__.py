@@ -12,12 +12,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 from beyond.blob import Reader
 from beyond.errors import JournalBusy, JournalDamaged, JournalError, NewerJournal, NotFound
 from beyond.migrations import APPLICATION_ID, FORMAT, migrate
 
-__all__ = ["APPLICATION_ID", "FORMAT", "Journal", "check", "default_path", "home", "translate"]
+__all__ = ["APPLICATION_ID", "FORMAT", "Journal", "check", "default_path", "home", "reading", "translate", "uri"]
 
 #: How long a writer waits for another one, in seconds.
 BUSY_TIMEOUT = 60.0
@@ -40,9 +41,10 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def translate(error: sqlite3.Error, path: Path | str) -> JournalError:
-    """What an error of SQLite means for the user of the journal at `path`."""
-    text = str(error)
+def translate(error: sqlite3.Error | UnicodeDecodeError, path: Path | str) -> JournalError:
+    """What an error of SQLite (or one whose text, quoting a damaged file, is no UTF-8) means for the user of the journal
+    at `path`."""
+    text = "malformed schema" if isinstance(error, UnicodeDecodeError) else str(error)
     low = text.lower()
     if "locked" in low or "busy" in low:
         return JournalBusy(f"{path} is being written by another process: try again when it is done")
@@ -50,6 +52,8 @@ def translate(error: sqlite3.Error, path: Path | str) -> JournalError:
         return JournalError(f"the disk of {path} is full: free some space and run the command again; nothing was lost")
     if "readonly" in low or "read-only" in low:
         return JournalError(f"{path} can't be written: check its permissions, or choose another journal with -j")
+    if "could not decode" in low:  # SQLite quotes the bytes: they say nothing
+        return JournalDamaged(f"{path} is damaged: a text in it is no UTF-8: run `bnd fsck`, which names it, or restore a copy")
     if "malformed" in low or "not a database" in low or "corrupt" in low:
         return JournalDamaged(
             f"{path} is damaged ({text}): restore a copy, or save what is readable with `sqlite3 {path} .recover`; "
@@ -93,6 +97,38 @@ def check(path: Path) -> bool:
             f"`sqlite3 {path} .recover`; it was not changed"
         )
     return True
+
+
+def uri(path: Path, options: str) -> str:
+    """A file as SQLite takes it with options; its name may be any bytes."""
+    return f"file:{quote(os.fsencode(path.absolute()))}?{options}"
+
+
+def reading(path: Path) -> sqlite3.Connection:
+    """A connection to the journal at `path` that only reads; also where its folder can't be written, as long as nothing
+    waits in its log there."""
+    try:
+        return _opened(path, "mode=ro")
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        if os.access(path.parent, os.W_OK) and os.access(path, os.W_OK):
+            raise translate(error, path) from None
+    log = path.with_name(path.name + "-wal")
+    if log.exists() and log.stat().st_size:
+        raise JournalError(f"{path} can't be read here without losing what stands in its log: copy it with {log.name} elsewhere")
+    try:
+        return _opened(path, "mode=ro&immutable=1")
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        raise translate(error, path) from None
+
+
+def _opened(path: Path, options: str) -> sqlite3.Connection:
+    con = sqlite3.connect(uri(path, options), uri=True, isolation_level=None, timeout=30)
+    try:
+        con.execute("select count(*) from sqlite_master").fetchone()
+    except BaseException:
+        con.close()
+        raise
+    return con
 
 
 def identify(con: sqlite3.Connection, path: Path) -> int:
@@ -141,13 +177,31 @@ class Journal:
         try:
             journal = cls(path, con)
             journal._prepare(timeout)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             con.close()
             raise translate(error, path) from None
         except BaseException:
             con.close()
             raise
         return journal
+
+    @classmethod
+    def inspect(cls, path: Path | str | None = None) -> Journal:
+        """`open` for what need not write: where the journal can't be written, it is read as it is."""
+        path = Path(path) if path is not None else default_path()
+        try:
+            return cls.open(path, create=False)
+        except JournalError as error:
+            if type(error) is not JournalError or (os.access(path.parent, os.W_OK) and os.access(path, os.W_OK)):
+                raise
+        con = reading(path)
+        try:
+            if identify(con, path) == 0:
+                raise NotFound(f"{path}: there is no journal yet: make one with `bnd record`")
+        except BaseException:
+            con.close()
+            raise
+        return cls(path, con)
 
     def _prepare(self, timeout: float) -> None:
         con = self.con
@@ -233,5 +287,12 @@ class Journal:
     def __enter__(self) -> Journal:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            if error is not None:
+                from beyond.journal.verify import blame
+
+                if (damage := blame(self.con, self.path, error)) is not None:
+                    raise damage from error
+        finally:
+            self.close()

@@ -4,34 +4,61 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from beyond.blob import Reader, get_varints, tagged_hash
-from beyond.errors import BeyondError
-from beyond.journal import Journal, translate
+from beyond.blob import Reader, get_varints, hash_head, tagged_hash
+from beyond.errors import BeyondError, JournalDamaged
+from beyond.journal import shape, translate
 from beyond.schema import load
 
+if TYPE_CHECKING:
+    from beyond.journal import Journal
+
 Progress = Callable[[str], None]
+#: What code comes to that meets a value which no beyond wrote.
+STUMBLES = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, AssertionError, RecursionError, MemoryError)
 
 
 def verify(journal: Journal, progress: Progress = lambda _: None) -> Iterator[str]:
     """Yields one line for everything that is wrong."""
-    con = journal.con
-    progress("pages")
+    odd = False
+    for stage, check in _STAGES:
+        if stage:
+            progress(stage)
+        try:
+            for line in check(journal.con):
+                odd = odd or check is shape.odd
+                yield line
+        except sqlite3.Error as error:
+            yield str(translate(error, journal.path))
+        except BeyondError as error:
+            yield str(error)
+        except STUMBLES:
+            if not odd:  # else this is what the odd values, which are named already, lead to
+                raise
+
+
+def blame(con: sqlite3.Connection, path: Path, error: BaseException | None) -> JournalDamaged | None:
+    """The damage that made a command stumble over `error`, if there is any that is seen without reading every blob."""
+    if not isinstance(error, (*STUMBLES, sqlite3.Error)):
+        return None
     try:
-        for (line,) in con.execute("pragma integrity_check(20)"):
-            if line != "ok":
-                yield f"SQLite: {line}"
-        yield from _schema(con)
-        progress("blobs")
-        yield from _blobs(con)
-        progress("lines")
-        yield from _segments(con)
-        progress("events")
-        yield from _references(con)
-    except sqlite3.Error as error:
-        yield str(translate(error, journal.path))
-    except BeyondError as error:
-        yield str(error)
+        for check in (shape.odd, _schema, _references):
+            for line in check(con):
+                return JournalDamaged(f"{path} is damaged: {line}; `bnd fsck` lists all")
+    except sqlite3.Error as further:
+        found = translate(further, path)
+        return found if isinstance(found, JournalDamaged) else None
+    except STUMBLES:
+        return JournalDamaged(f"{path} is damaged ({type(error).__name__}: {error}): restore a copy; `bnd fsck` says more")
+    return None
+
+
+def _pages(con: sqlite3.Connection) -> Iterator[str]:
+    for (line,) in con.execute("pragma integrity_check(20)"):
+        if line != "ok":
+            yield f"SQLite: {line}"
 
 
 def _schema(con: sqlite3.Connection) -> Iterator[str]:
@@ -50,16 +77,18 @@ def _schema(con: sqlite3.Connection) -> Iterator[str]:
 
 def _blobs(con: sqlite3.Connection) -> Iterator[str]:
     reader = Reader(con)
-    for pack, offset, size, blob, tagged in con.execute(
-        "select pack, offset, size, id, hash from blob order by pack, offset"
+    for pack, offset, size, blob, tagged, head in con.execute(
+        "select pack, offset, size, id, hash, head from blob order by pack, offset"
     ).fetchall():
         try:
-            data = reader.pack(pack)[offset : offset + size]
+            data = reader.cut(blob, pack, offset, size)
         except BeyondError as error:
             yield f"blob {blob}: {error}"
             continue
-        if len(data) != size or tagged_hash(data) != tagged:
+        if tagged_hash(data) != tagged:
             yield f"blob {blob} in pack {pack} does not have the hash that names it: restore a copy of the journal"
+        elif hash_head(tagged) != head:
+            yield f"blob {blob} would not be found by its hash: restore a copy of the journal"
     for (pack,) in con.execute("select id from pack where prefix is not null and prefix not in (select id from pack)"):
         yield f"pack {pack} leans on a pack that is missing: restore a copy of the journal"
 
@@ -77,9 +106,12 @@ def _segments(con: sqlite3.Connection) -> Iterator[str]:
             if first != line or at != offset:
                 yield f"source {source}: lines {line} to {first - 1} are missing: restore a copy of the journal"
             line, offset = first + count, at + length
-            if {blob, *get_varints(lifted)[1::2]} - blobs:
-                yield f"source {source}: line {first} refers to a blob that is missing: restore a copy of the journal"
-                continue
+            try:
+                if {blob, *get_varints(lifted)[1::2]} - blobs:
+                    yield f"source {source}: line {first} refers to a blob that is missing: restore a copy of the journal"
+                    continue
+            except (TypeError, ValueError):
+                pass  # said by what comes now
             try:
                 data, starts = reader._segment(source, first)
             except BeyondError as error:
@@ -109,6 +141,8 @@ _CHECKS = (
      "select r.run, e.seq from event e join run r on r.id = e.run where e.result_seq is not null "
      "and not exists (select 1 from event p where p.run = e.run and p.seq = e.result_seq)"),
     ("event {} of no run", "select seq from event where run not in (select id from run)"),
+    ("run {} has an id that is no run's: 12 hex digits",
+     "select quote(run) from run where length(run) <> 12 or run glob '*[^0-9a-f]*'"),
     ("run {} comes from a run that is not there",
      "select run from run where parent is not null and parent not in (select id from run)"),
     ("file {} holds a source that is not there", "select path from file where source not in (select id from source)"),
@@ -126,3 +160,24 @@ def _references(con: sqlite3.Connection) -> Iterator[str]:
     for form, sql in _CHECKS:
         for row in con.execute(sql).fetchmany(20):
             yield form.format(*row) + ": run `bnd fsck` on a copy, or restore one"
+    parents = dict(con.execute("select id, parent from run where parent is not null"))
+    sound: set[object] = set()
+    for run in parents:
+        way: dict[object, None] = {}
+        at: object = run
+        while at in parents and at not in sound and at not in way:
+            way[at] = None
+            at = parents[at]
+        if at in way:
+            yield f"run number {at} comes from itself: run `bnd fsck` on a copy, or restore one"
+        sound |= way.keys()
+
+
+_STAGES: tuple[tuple[str, Callable[[sqlite3.Connection], Iterator[str]]], ...] = (
+    ("pages", _pages),
+    ("", _schema),
+    ("", shape.odd),
+    ("blobs", _blobs),
+    ("lines", _segments),
+    ("events", _references),
+)

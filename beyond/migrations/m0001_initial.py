@@ -173,7 +173,7 @@ create table checkpoint (
     head_id text,                   -- commit that HEAD was then, or null before the first commit
     commit_id text,                 -- commit that keeps the tree alive
     ref text,                       -- reference to that commit; where the tree is as before, the earlier one's
-    how text not null,              -- hook, follow, or after (one snapshot after the fact)
+    how text not null,              -- hook, follow, after (one snapshot after the fact), or fork (what it began with)
     aligned integer not null,       -- 1 where nothing of a later step can be in it
     taken_at integer not null,      -- when
     files_changed integer,          -- files that differ from the checkpoint before it, or null for the first

@@ -177,8 +177,8 @@ class ScriptedModel:
         return again and received.version == "HTTP/1.1" and received.header("connection") != "close"
 
     def _wait(self, seconds: float) -> None:
-        if seconds > 0:
-            self._stopping.wait(seconds)
+        if seconds > 0 and self._stopping.wait(seconds):
+            raise ConnectionAbortedError  # what was to come later doesn't come early because of the end
 
     def _take(self, received: http1.Received) -> ModelRequest:
         request = ModelRequest(

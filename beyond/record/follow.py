@@ -26,7 +26,7 @@ from beyond.store import Found
 #: Seconds between two looks at the followed files, and between two looks for new ones.
 POLL, SCAN = 0.2, 0.6
 #: Between two looks where checkpoints are taken: the sooner, the less has changed since the step.
-QUICK_POLL = 0.05
+QUICK_POLL, QUICK_SCAN = 0.05, 0.25
 
 
 class Follower:
@@ -68,7 +68,7 @@ class Follower:
             scanned = 0.0
             while not self.stop.is_set():
                 now = time.monotonic()
-                if now - scanned >= SCAN or scanned == 0.0:
+                if now - scanned >= (SCAN if self._checkpoints is None else QUICK_SCAN) or scanned == 0.0:
                     for found in self._candidates():
                         self._take_up(found)
                     scanned = now

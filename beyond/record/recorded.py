@@ -115,8 +115,10 @@ class Recorded:
             (self.found.cli, self.found.conversation, self.found.agent, self.first_hash),
         ).fetchall()
         for (run_id,) in rows:
-            source = self._sources_of(run_id)[-1][1]
-            if self._verify(source, file)[0]:
+            sources = self._sources_of(run_id)
+            if not sources:  # a fork that was made beforehand: see `_adopt`
+                continue
+            if self._verify(sources[-1][1], file)[0]:
                 return int(run_id)
             self._rejected.add(self.journal.con.execute("select run from run where id = ?", (run_id,)).fetchone()[0])
         return None
@@ -166,7 +168,9 @@ class Recorded:
             named = conversation is not None and conversation == self.found.conversation
             if run in marks or (named and first_hash in (None, self.first_hash)):
                 thread = Thread(self.found.agent, run, number)
-                thread.adopted = {"conversation": self.found.conversation, "first_hash": first_hash or self.first_hash}
+                thread.adopted = {"conversation": self.found.conversation}
+                if first_hash is None:
+                    thread.adopted["first_hash"] = self.first_hash
                 self.threads["main"] = thread
                 return
 

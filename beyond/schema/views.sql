@@ -127,7 +127,7 @@ select
     c.aligned as aligned, -- 1 where nothing of a later step can be in it
     bnd_time(c.taken_at) as taken_at, -- when, UTC
     c.files_changed as files_changed, -- files that differ from the checkpoint before; null for the first
-    c.how as how, -- hook, follow, or after (one snapshot after the fact)
+    c.how as how, -- hook, follow, after (one snapshot after the fact), or fork (what it began with)
     c.skipped as skipped, -- JSON list of what is not in it, each with why
     c.repository as repository, -- top level of the work tree
     row_number() over (partition by c.run order by c.id) as number -- cp:NUMBER

@@ -98,6 +98,8 @@ class ForkPlan:
     side_file: Callable[[str], bytes | None] = lambda _: None
     #: Rules of the writer that are switched off (names of its `RULES`): only the mutation test of the proof does that.
     without: frozenset[str] = frozenset()
+    #: The line that `seq` stands on: (generation, number, part); None where that is not known.
+    cut: tuple[int, int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +139,21 @@ class Written:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """What makes a CLI work in a scratch home against a model on loopback: variables, and files below the home."""
+
+    env: Mapping[str, str]
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
 class Writer(Protocol):
     """What a module of `beyond.surgery` offers."""
 
     #: Raised with each change of what is written: a proof holds for one version of the writer.
     VERSION: ClassVar[int]
+    #: The prompt by which a user compacts a conversation without a terminal, or None where there is none.
+    COMPACT: ClassVar[str | None]
     #: The rules that can be switched off for a mutation test, with what each prevents.
     RULES: ClassVar[Mapping[str, str]]
 
@@ -153,3 +165,15 @@ class Writer(Protocol):
 
     def launch(self, plan: ForkPlan, prompt: str | None = None) -> Launch:
         """How the fork is resumed interactively, or with `prompt` where one is given (not interactive)."""
+
+    def scratch(self, home: Path, url: str) -> Scratch:
+        """A set-up in the empty folder `home` with a made-up key, whose model is at `url` and nowhere else."""
+
+    def ask(self, prompt: str, resume: str | None = None) -> tuple[str, ...]:
+        """The command line of one prompt that asks no permission, in a new conversation or an old one."""
+
+    def memory(self, store: Path, directory: str) -> str | None:
+        """The folder of notes that work trees of `directory` share, where the CLI has one."""
+
+    def listed(self, store: Path, conversation: str, directory: str) -> str | None:
+        """Why the CLI would not offer a conversation for resuming in `directory`, or None."""

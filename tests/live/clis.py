@@ -20,6 +20,7 @@ from typing import Any
 from beyond import agents
 from beyond.model import ModelRequest, Reply, ScriptedModel, Usage, codeword_script
 from beyond.model.script import reply_of
+from beyond.surgery.base import Launch
 from tests.conftest import LIVE_CACHE
 
 #: Seconds that one prompt may take.
@@ -174,6 +175,21 @@ class Agent:
         with self.saying(prompt, resume=resume, fork=fork) as process:
             out, err = process.communicate(timeout=PATIENCE)
         said = Said(process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
+        assert said.code == 0, f"{self.cli}: exit {said.code}\n{said.out}{said.err}"
+        return said
+
+    def resume(self, launch: Launch) -> Said:
+        """Runs the CLI to its end as a fork's launch says, in this agent's surroundings."""
+        env = {name: value for name, value in self.env.items() if name not in launch.unset} | dict(launch.env)
+        done = subprocess.run(
+            [str(self.cli.program), *launch.argv[1:]],
+            cwd=launch.cwd,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=PATIENCE,
+        )
+        said = Said(done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))
         assert said.code == 0, f"{self.cli}: exit {said.code}\n{said.out}{said.err}"
         return said
 
