@@ -525,6 +525,38 @@ def test_a_shallow_clone_and_a_fork_of_a_fork(plain: Path, tmp_path: Path) -> No
     git(third.path, "fsck", "--connectivity-only")
 
 
+def test_objects_travel(made: Path, tmp_path: Path) -> None:
+    git(made, "commit", "-q", "--allow-empty", "-m", "second")
+    repository = Repository.open(made)
+    (made / "a.txt").write_text("two\n")
+    (made / "new").write_text("x\n")
+    said = git(made, "status", "--porcelain")
+    one = repository.snapshot()
+    assert one.head is not None
+    (made / "new").write_text("the future\n")
+    git(made, "add", "-A")
+    git(made, "commit", "-qm", "the future")
+    pack = repository.export_objects([one.tree], [one.head])
+    restored = Repository.unpack(pack, one.tree, one.head, tmp_path / "out")
+    assert restored.same and restored.isolated
+    assert git(restored.path, "log", "--all", "--format=%s") == "second"
+    assert git(restored.path, "status", "--porcelain") == said
+    assert not [line for line in git(restored.path, "cat-file", "--batch-check", "--batch-all-objects").splitlines()
+                if git(made, "rev-parse", "HEAD:new") in line]  # fmt: skip
+    kind = git(made, "rev-parse", "--show-object-format")
+    other = new(tmp_path / "other", kind)
+    Repository.open(other).import_objects(pack)
+    assert Repository.open(other).file(one.tree, "new") == b"x\n"
+    for bad in (b"", b"PACK", pack[:-10], pack[:40] + b"x" + pack[41:]):
+        with pytest.raises(GitFailed):
+            Repository.unpack(bad, one.tree, one.head, tmp_path / "bad" / "out")
+    with pytest.raises(CheckpointMissing):
+        Repository.unpack(pack, "1" * len(one.tree), one.head, tmp_path / "bad" / "out")
+    assert not (tmp_path / "bad").exists()
+    with pytest.raises(CheckpointMissing):
+        repository.export_objects(["1" * len(one.tree)], [])
+
+
 def test_no_network(plain: Path, tmp_path: Path) -> None:
     """A partial clone that lacks blobs says so; it doesn't fetch."""
     git(plain, "config", "uploadpack.allowFilter", "true")

@@ -46,13 +46,13 @@ def pretend(bnd: Any, tmp_path: Path, name: str, version: str) -> None:
 
 
 def hashes(folder: Path) -> dict[str, str]:
-    return {
-        str(
-            path.relative_to(folder)
-        ): f"{path.stat().st_mtime_ns} {path.stat().st_ino} {hashlib.sha256(path.read_bytes()).hexdigest()}"
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
+    out = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            stat = path.stat()
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            out[str(path.relative_to(folder))] = f"{stat.st_mtime_ns} {stat.st_ino} {digest}"
+    return out
 
 
 def recorded(bnd: Any, fixture: str) -> dict[str, Any]:
@@ -273,6 +273,8 @@ def test_files_come_back(bnd: Any, project: Path) -> None:  # noqa: F811
     for ref in git(project, "for-each-ref", "--format=%(refname)", "refs/bnd").split():
         git(project, "update-ref", "-d", ref)
     for worktree in git(project, "worktree", "list", "--porcelain").split("\n\n")[1:]:
+        if not worktree.strip():
+            continue
         git(project, "worktree", "remove", "--force", worktree.split("\n")[0].removeprefix("worktree "))
     shutil.rmtree(project / ".git/bnd")
     git(project, "reflog", "expire", "--expire=now", "--all")
@@ -280,7 +282,7 @@ def test_files_come_back(bnd: Any, project: Path) -> None:  # noqa: F811
     done = bnd("fork", "@", "--at", "3", cwd=project)
     assert done.code == 2, done.err
     assert len(done.err.strip().splitlines()) == 1
-    assert "not in the repository" in done.err
+    assert "it was pruned" in done.err
 
 
 def test_a_journal_from_elsewhere_forks_without_the_store(bnd: Any, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from pathlib import Path
 
+from beyond.checkpoint import exchange
 from beyond.checkpoint import restore as _restore
 from beyond.checkpoint.facts import Limits, Snapshot
 from beyond.checkpoint.git import Git, object_id, ref_value
@@ -155,6 +156,20 @@ class Repository:
             old_times=old_times,
             inside=self._allow_home,
         )
+
+    @staticmethod
+    def unpack(pack: bytes, tree: str, head: str | None, dest: Path, *, old_times: bool = True) -> Restored:
+        """The same where the repository is absent: a new one at `dest`, from what `export_objects` gave, history shallow."""
+        return _restore.unpack(pack, tree, head, Path(dest), old_times=old_times)
+
+    def export_objects(self, trees: Iterable[str], heads: Iterable[str]) -> bytes:
+        """A pack of all that these trees hold and of these commits, without the commits' history."""
+        return exchange.pack(self._user, trees, heads)
+
+    def import_objects(self, pack: bytes) -> None:
+        """Puts such a pack into this repository; every object is checked. They stay until `git gc`, unless `keep` holds
+        them."""
+        exchange.unpack(self._user, pack)
 
     def diff_names(self, tree_a: str | None, tree_b: str) -> list[Changed]:
         """The paths that differ between two trees; None is the empty one."""

@@ -11,6 +11,7 @@ import contextlib
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,9 +63,39 @@ def restore(
 ) -> Restored:
     """See `Repository.restore`. `inside` allows a target in the work tree (whose root is the home directory)."""
     dest = Path(os.path.abspath(dest))
-    _look(places, tree, head, dest, inside)
+    _look_for(places, tree, head)
+    closed = [places.common_dir, places.git_dir, *([] if inside else [places.toplevel.resolve()])]
     # Without a commit there is nothing that a linked worktree could stand on (`worktree add --orphan` is new in git 2.42).
     isolated = isolated or head is None
+
+    def start(build: _Build) -> None:
+        if isolated:
+            build.isolated()
+        else:
+            build.linked()
+
+    return _make(_Build(places, tree, head, dest), dest, closed, start, isolated, old_times)
+
+
+def unpack(pack: bytes, tree: str, head: str | None, dest: Path, *, old_times: bool) -> Restored:
+    """Like `restore`, where the repository itself is absent: a new one, made from what `exchange.pack` gave."""
+    dest = Path(os.path.abspath(dest))
+    hash_name = "sha1" if len(object_id(tree)) == 40 else "sha256"
+    if head is not None:
+        object_id(head)
+    places = Places(dest, dest / ".git", dest / ".git", hash_name)
+
+    def start(build: _Build) -> None:
+        build.unpacked(pack)
+        _look_for(build.places(), tree, head)
+
+    return _make(_Build(places, tree, head, dest), dest, [], start, True, old_times)
+
+
+def _make(
+    build: _Build, dest: Path, closed: list[Path], start: Callable[[_Build], None], isolated: bool, old_times: bool
+) -> Restored:
+    _look_at(dest, closed)
     above = [folder for folder in dest.parents if not folder.exists()]
     try:
         dest.parent.mkdir(parents=True, exist_ok=True)
@@ -72,12 +103,9 @@ def restore(
     except OSError as error:
         _remove(above)
         raise GitFailed(f"{one_line(str(dest))} can't be made ({error.strerror}): give another --dest") from None
-    build = _Build(places, tree, head, holder / dest.name)
+    build.top = holder / dest.name
     try:
-        if isolated:
-            build.isolated()
-        else:
-            build.linked()
+        start(build)
         count, links, sparse = build.files(old_times)
         build.settle()
         found = build.check()
@@ -92,7 +120,7 @@ def restore(
         shutil.rmtree(holder, ignore_errors=True)
         if not dest.exists():
             _remove(above)
-    return Restored(dest, found, found == tree, head, isolated, count, links, sparse)
+    return Restored(dest, found, found == build.tree, build.head, isolated, count, links, sparse)
 
 
 def _remove(empty: list[Path]) -> None:
@@ -101,9 +129,8 @@ def _remove(empty: list[Path]) -> None:
             folder.rmdir()
 
 
-def _look(places: Places, tree: str, head: str | None, dest: Path, allowed: bool) -> None:
-    """Everything that can be known to be wrong before something is written."""
-    shown = one_line(str(dest))
+def _look_for(places: Places, tree: str, head: str | None) -> None:
+    """Whether the objects are there."""
     object_id(tree)
     wanted = [(f"{tree}^{{tree}}", f"the checkpoint's tree {tree[:12]}")]
     if head is not None:
@@ -117,17 +144,21 @@ def _look(places: Places, tree: str, head: str | None, dest: Path, allowed: bool
                 f"{what} is not in {one_line(str(places.common_dir))}: it was pruned or never imported; "
                 "fork without files (--no-env) or import the run with its objects"
             )
+
+
+def _look_at(dest: Path, closed: list[Path]) -> None:
+    """Whether the target is free."""
+    shown = one_line(str(dest))
     if dest.is_symlink() or (dest.exists() and not dest.is_dir()):
         raise Refused(f"{shown} exists and is not a folder: give another --dest")
     if dest.is_dir() and any(dest.iterdir()):
         raise Refused(f"{shown} exists and is not empty: give another --dest, or empty it")
     real = dest.parent.resolve() / dest.name
-    closed = [(places.common_dir, "the git folder"), (places.git_dir, "the git folder")]
-    if not allowed:
-        closed.append((places.toplevel.resolve(), "the work tree"))
-    for folder, what in closed:
+    for folder in closed:
         if real == folder or folder in real.parents:
-            raise Refused(f"{shown} lies in {what} that the checkpoint is of: give a --dest outside of {one_line(str(folder))}")
+            raise Refused(
+                f"{shown} lies in the repository that the checkpoint is of: give a --dest outside of {one_line(str(folder))}"
+            )
 
 
 class _Build:
@@ -135,29 +166,45 @@ class _Build:
 
     def __init__(self, places: Places, tree: str, head: str | None, top: Path) -> None:
         self._places = places
-        self._tree = tree
-        self._head = head
+        self.tree = tree
+        self.head = head
         self.top = top
-        self._git_dir = top / ".git"
         self._linked: Path | None = None
         self._timed = False
 
+    @property
+    def _git_dir(self) -> Path:
+        return self._linked or self.top / ".git"
+
     def linked(self) -> None:
         """A worktree of the repository, HEAD detached, no file yet."""
-        assert self._head is not None
+        assert self.head is not None
         self._outer().run(
             "-c", "worktree.useRelativePaths=false", "worktree", "add", "--detach", "--no-checkout", "--quiet",
-            "--", os.fspath(self.top), self._head,
+            "--", os.fspath(self.top), self.head,
         )  # fmt: skip
         link = (self.top / ".git").read_bytes()
-        self._git_dir = self._linked = Path(os.fsdecode(link.removeprefix(b"gitdir: ").removesuffix(b"\n")))
+        self._linked = Path(os.fsdecode(link.removeprefix(b"gitdir: ").removesuffix(b"\n")))
         # The log of a HEAD that was set once says nothing but when.
         shutil.rmtree(self._git_dir / "logs", ignore_errors=True)
 
-    def isolated(self) -> None:
-        """A repository of its own that borrows the objects: no ref, no log, no remote of the other one."""
+    def _init(self) -> None:
         self.top.mkdir()
         Git(self.top).run("init", "-q", "--template=", f"--object-format={self._places.hash_name}", "--initial-branch=main", ".")
+
+    def unpacked(self, pack: bytes) -> None:
+        """A repository of its own from a pack. Nothing in that is trusted: every object is checked, none is run."""
+        self._init()
+        git = Git(self.top, {"GIT_DIR": self._git_dir})
+        git.run("-c", "transfer.fsckObjects=false", "index-pack", "--stdin", "--fsck-objects", stdin=pack)
+        if self.head is not None:
+            # Its parents stayed behind.
+            (self._git_dir / "shallow").write_text(f"{self.head}\n")
+            git.run("update-ref", "--no-deref", "HEAD", self.head)
+
+    def isolated(self) -> None:
+        """A repository of its own that borrows the objects: no ref, no log, no remote of the other one."""
+        self._init()
         info = self._git_dir / "info"
         info.mkdir(exist_ok=True)
         source = os.fspath(self._places.objects)
@@ -174,8 +221,8 @@ class _Build:
         for entry in kept.split(b"\0")[:-1]:
             key, _, value = os.fsdecode(entry).partition("\n")
             inner.run("config", "--add", key, value)
-        if self._head is not None:
-            inner.run("update-ref", "--no-deref", "HEAD", self._head)
+        if self.head is not None:
+            inner.run("update-ref", "--no-deref", "HEAD", self.head)
         else:
             code, ref, _ = self._outer().ask("symbolic-ref", "-q", "HEAD")
             if code == 0 and ref.startswith(b"refs/heads/"):
@@ -205,11 +252,11 @@ class _Build:
         # 0: one for each core.
         workers = ("-c", "checkout.workers=0")
         if sparse:
-            kept.run("read-tree", self._tree)
+            kept.run("read-tree", self.tree)
             kept.run("update-index", "-z", "--skip-worktree", "--stdin", stdin=lines(sparse))
             kept.run(*workers, "checkout-index", "--all", "--index", "--quiet", "--force")
         else:
-            kept.run(*workers, "read-tree", "-m", "-u", self._tree)
+            kept.run(*workers, "read-tree", "-m", "-u", self.tree)
         self._timed = old_times
         if old_times:
             set_times(shadow.index, self.top, self._places.hash_name, OLD)
@@ -221,11 +268,11 @@ class _Build:
 
     def _outside(self, kept: Git) -> list[str]:
         """Files that the user's sparse checkout leaves out, as far as the checkpoint has them as HEAD has."""
-        if self._head is None or not (self._places.git_dir / "info" / "sparse-checkout").is_file():
+        if self.head is None or not (self._places.git_dir / "info" / "sparse-checkout").is_file():
             return []
         tagged = self._outer().run("ls-files", "-z", "-t").split(b"\0")[:-1]
-        differ = set(names(kept.run("diff-tree", "-r", "-z", "--no-renames", "--name-only", self._head, self._tree)))
-        inside = set(names(kept.run("ls-tree", "-r", "-z", "--name-only", self._tree)))
+        differ = set(names(kept.run("diff-tree", "-r", "-z", "--no-renames", "--name-only", self.head, self.tree)))
+        inside = set(names(kept.run("ls-tree", "-r", "-z", "--name-only", self.tree)))
         hidden = [os.fsdecode(row[2:]) for row in tagged if row.startswith(b"S ")]
         return [path for path in hidden if path in inside and path not in differ]
 
@@ -245,10 +292,10 @@ class _Build:
 
     def settle(self) -> None:
         """The index becomes HEAD's; where a file is as in HEAD, what is known of it stays known."""
-        if self._head is None:
+        if self.head is None:
             (self._git_dir / "index").unlink()
             return
-        self._git().run("read-tree", "-m", self._head)
+        self._git().run("read-tree", "-m", self.head)
 
     def move(self, dest: Path) -> None:
         """To the place it was made for, at once."""

@@ -1,4 +1,4 @@
-"""`bnd demo`: the main job on a bundled conversation, in a scratch home."""
+"""`bnd demo`: the main job on a bundled conversation, and a fork, in a scratch home."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STEPS = (
 @click.command()
 @click.pass_context
 def command(ctx: click.Context) -> int:
-    """Run the main job on a bundled sample conversation. Touches nothing outside a scratch folder."""
+    """Run the main job on a bundled sample conversation, then fork one. Touches nothing outside a scratch folder."""
     from beyond.cli import colour
 
     with tempfile.TemporaryDirectory(prefix="bnd-demo-") as scratch:
@@ -55,4 +55,16 @@ def command(ctx: click.Context) -> int:
             done = subprocess.run([sys.executable, "-m", "beyond", *words], env=env, cwd=scratch)
             if done.returncode:
                 return done.returncode
-    return 0
+        return 0 if _fork(home) else 1
+
+
+def _fork(home: Path) -> bool:
+    """The last part: a fork, with an agent CLI that is installed or the bundled one."""
+    from beyond.cli import colour
+    from beyond.proof.demo import play
+
+    def run(words: list[str], env: dict[str, str], cwd: Path) -> int:
+        click.echo("$ bnd " + " ".join(shlex.quote(word) for word in words))
+        return subprocess.run([sys.executable, "-m", "beyond", *words], env=env, cwd=cwd).returncode
+
+    return play(home, lambda title: click.secho(f"\n# {title}", bold=True, color=colour()), run)

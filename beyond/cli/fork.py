@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,12 @@ import click
 @click.option("--isolated", is_flag=True, help="A repository of its own, in which not even `git log --all` knows later commits.")
 @click.option("--label", metavar="TEXT", help="A name of your own for the fork.")
 @click.option("--dest", type=click.Path(path_type=Path), metavar="DIR", help="Where its files go. [default: ~/.bnd/worktrees/…]")
+@click.option("--prompt", metavar="TEXT", help="Resume it with this prompt, not interactively.")
 @click.option("--exec", "execute", is_flag=True, help="Resume it at once.")
 @click.pass_context
 def command(
     ctx: click.Context, run: str, at: str, method: str, into: str | None, env: bool | None, isolated: bool, label: str | None,
-    dest: Path | None, execute: bool,
+    dest: Path | None, prompt: str | None, execute: bool,
 ) -> int:  # fmt: skip
     """Fork RUN at a step: its files in a new work tree, its conversation cut there, and the command that resumes it.
 
@@ -44,13 +46,14 @@ def command(
     settings = options(ctx)
     with Journal.open(settings.journal, create=False) as journal:
         named = resolve(journal.con, run, tell=tell)
-        wanted = Options(method, into, env, isolated, label, dest.absolute() if dest else None)
+        wanted = Options(method, into, env, isolated, label, dest.absolute() if dest else None, prompt=prompt)
         made = fork(journal, named, at, wanted, tell=tell)
     if settings.json:
         click.echo(json.dumps(_document(made)))
     else:
         _print(made, quiet=settings.quiet)
     if execute:
+        sys.stdout.flush()
         environment = {name: value for name, value in os.environ.items() if name not in made.launch.unset}
         os.chdir(made.launch.cwd)
         # The terminal, signals and exit status are the CLI's from here on.

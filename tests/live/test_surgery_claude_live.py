@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from beyond import agents
 from beyond.journal import Journal
-from beyond.model import ModelRequest, Reply, ScriptedModel, Text, Thinking, Usage, delegate, run, write
+from beyond.model import ModelRequest, Reply, ScriptedModel, Text, Thinking, Usage, delegate, read, run, write
 from beyond.model.blocks import Block
+from beyond.model.check import check as refusal
 from beyond.record import record
 from beyond.surgery import claude
 from beyond.surgery.base import INTERRUPTED, Written
@@ -51,6 +53,8 @@ def script(request: ModelRequest) -> Reply:
     elif "outside" in prompt:
         path = prompt.split()[-1]
         blocks = write(request, path, "LEADSWAN\n") if step == 0 else [Text("Written.")]
+        if step == 1:
+            blocks = read(request, path)
     elif "plain" in prompt:
         blocks = [Text(f"Remembered {prompt.split()[-1]}.")]
     elif "the last" in prompt:
@@ -114,6 +118,16 @@ class Resumed:
         return [result.text for result in self.request.results]
 
 
+def problem_of(request: ModelRequest) -> str | None:
+    """Why the API would refuse a request. 2.1.332 sends a system message without content after each compaction, in its
+    own conversations too: that one counts for nothing."""
+    if not request.data.get("messages"):
+        return None
+    messages = [one for one in request.data["messages"] if one != {"role": "system", "content": []}]
+    problem = refusal(replace(request, json={**request.data, "messages": messages}))
+    return None if problem is None else problem.message
+
+
 @pytest.fixture(scope="module", params=installed("claude") or [None], ids=str)
 def lived(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lived]:
     """A conversation with everything in it: parallel calls, a subagent, a file outside, two compactions."""
@@ -122,7 +136,7 @@ def lived(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         pytest.skip("no claude in the cache of `make live` (BND_LIVE_CACHE): run `make live-clis`")
     root = tmp_path_factory.mktemp("claude")
     patch = pytest.MonkeyPatch()
-    with ScriptedModel(script) as model, Journal.open(root / "j.db") as journal:
+    with ScriptedModel(script, checked=False) as model, Journal.open(root / "j.db") as journal:
         agent = Agent(cli, root, model)
         patch.setenv("CLAUDE_CONFIG_DIR", str(agent.store))
         agent.say("the first word is GOLDENHAWK")
@@ -142,14 +156,14 @@ def lived(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         list(record(journal, agent.transcripts()))
         yield Lived(agent, Parent.known(journal, agent.store, conversation), model)
         assert not model.errors
-        assert [(one.target, one.problem) for one in model.invalid] == []
+        assert [problem for one in model.requests if (problem := problem_of(one))] == []
     patch.undo()
 
 
 def check(lived: Lived, seq: int, words: str, parent: Parent | None = None, **more: Any) -> Resumed:
     """Resumes a fork at `seq`: its first request holds just these words, and its files nothing of the future."""
     fork = lived.resumed(seq, parent, **more)
-    assert fork.request.problem is None
+    assert problem_of(fork.request) is None
     assert fork.words == set(words.split())
     assert fork.request.prompts[-1].endswith(ASK)
     assert b"SILVERWOLF" not in fork.said
@@ -219,13 +233,15 @@ def test_before_at_and_after_a_compaction(lived: Lived) -> None:
     for at in (boundary, lived.seq("meta", "PEWTERCROW")):
         fork = check(lived, at, "TINWHALE PEWTERCROW")
         assert lived.parent.conversation.encode() not in fork.request.body
-    check(lived, lived.seq("assistant_msg", "Remembered ZINCMOTH"), "TINWHALE PEWTERCROW ZINCMOTH")
+    # The CLI reads files again after a compaction, and what it read is in the transcript.
+    check(lived, lived.seq("assistant_msg", "Remembered ZINCMOTH"), "GOLDENHAWK LEADSWAN TINWHALE PEWTERCROW ZINCMOTH")
 
 
 def test_a_fork_of_a_fork(lived: Lived, tmp_path: Path) -> None:
     first = lived.resumed(lived.seq("tool_result", "IRONBEAR"))
     with Journal.open(tmp_path / "again.db") as journal:
-        list(record(journal, [one for one in lived.agent.transcripts() if one.conversation == first.written.conversation]))
+        found = agents.store("claude").conversations(lived.agent.store)
+        list(record(journal, [one for one in found if one.conversation == first.written.conversation]))
         again = Parent.known(journal, lived.agent.store, first.written.conversation)
         fork = check(lived, lived.seq("tool_result", "BRONZEFOX", parent=again), "GOLDENHAWK BRONZEFOX", again)
     assert str(first.root).encode() not in fork.request.body

@@ -37,6 +37,8 @@ def script(request: ModelRequest) -> Reply:
     if "about to run out of context" in prompt:  # a compaction; the prompt that waits for it stands before the request
         later = "SILVERWOLF" if b"SILVERWOLF" in request.body else "PEWTERCROW"
         blocks = [Text(f"SUMMARY {later} of the work so far. " * 20)]
+    elif "SUMMARY" in prompt and ASK not in prompt:  # what follows a compaction
+        blocks = [Text(f"Remembered {'SILVERWOLF' if b'SILVERWOLF' in request.body else 'ZINCMOTH'}.")]
     elif ASK in prompt:
         blocks = [Text("A few words.")]
     elif "SUBTASK" in prompt:

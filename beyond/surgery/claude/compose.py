@@ -79,8 +79,8 @@ class Composer:
 
     def _line(self, index: int, raw: bytes) -> bytes:
         node, choice = self._found.nodes[index], self._choice
-        if node.queued is not None and node.kind != "attachment":
-            return self._prompt(index, node)
+        if node.queued is not None and (node.kind != "attachment" or index == choice.leaf):
+            return self._prompt(index, node, raw)
         if node.ragged:
             raw, _ = whole(raw)
         if index in choice.trimmed:
@@ -212,11 +212,17 @@ class Composer:
             )  # fmt: skip
             parent = name
 
-    def _prompt(self, index: int, node: Node) -> bytes:
-        """A queued prompt of which only the queue tells, as the user's line."""
+    def _prompt(self, index: int, node: Node, raw: bytes) -> bytes:
+        """A queued prompt as the user's line: one of which only the queue tells, or that the conversation ends with,
+        where 2.1.218 doesn't count an attachment."""
         up = self._choice.parent[index]
-        text = self._moves.apply(node.queued or "")
-        return self._own(node, self._name(index), self._name(up) if up != NONE else None, text, node.ts)
+        content: Any = node.queued
+        if node.kind == "attachment":
+            _, record = whole(raw)
+            content = record["attachment"]["prompt"]
+        ts = self._choice.newest if index == self._choice.leaf else node.ts
+        line = self._own(node, self._name(index), self._name(up) if up != NONE else None, content, ts)
+        return self._moves.line(line)
 
     def _own(self, node: Node, name: str, parent: str | None, content: Any, ts: str, **more: Any) -> bytes:
         version, branch, kind = node.facts

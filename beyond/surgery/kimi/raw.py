@@ -10,8 +10,9 @@ from typing import Any
 
 import orjson
 
-#: What may stand around a path: `/w/app` is in none of `/w/app2`, `/w/app.old`, `/usr/w/app`; it is in `-I/w/app`.
-_LEFT = r"(?:(?<![A-Za-z0-9_.\-~])|(?<=[\s\"'=]-[A-Za-z])|(?<=\A-[A-Za-z]))"
+#: What may stand around a path: `/w/app` is in none of `/w/app2`, `/w/app.old`, `/usr/w/app`; it is in `-I/w/app`, and
+#: behind the codes that colour a terminal.
+_LEFT = r"(?:(?<![A-Za-z0-9_.\-~])|(?<=[\s\"'=]-[A-Za-z])|(?<=\A-[A-Za-z])|(?<=[\[0-9;][mK]))"
 _RIGHT = r"(?![A-Za-z0-9_\-]|\.[A-Za-z0-9_\-])"
 #: No part of a path that stands in a text.
 _BREAK = "[^\\s\"'`<>|;]"
