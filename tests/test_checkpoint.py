@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from beyond.checkpoint import Limits, Repository
+from beyond.checkpoint.git import Git, Running
 from beyond.errors import BeyondError, CheckpointMissing, GitFailed, NotFound, Refused, UsageError
 
 RUN = "0123456789ab"
@@ -209,6 +210,12 @@ def test_the_kept_index_says_what_a_fresh_one_says(plain: Path, seed: int) -> No
                 git(plain, "rm", "-q", "-r", "--cached", "--ignore-unmatch", name)
             else:
                 (plain / ".gitignore").write_text(rng.choice(["*.log\nbuild/\n", "sub/c\n", "d/\n!d/z\n", "d/*\n!d/z\n"]))
+        if rng.random() < 0.4:
+            # Long enough for folders to be trusted: what is left out then must be right, too.
+            time.sleep(0.12)
+            repository.snapshot()
+            if rng.random() < 0.5:
+                write(rng.choice(names))
         before = (plain / ".git" / "index").read_bytes(), os.stat(plain / ".git" / "index").st_mtime_ns
         snapshot = repository.snapshot()
         assert ((plain / ".git" / "index").read_bytes(), os.stat(plain / ".git" / "index").st_mtime_ns) == before
@@ -217,6 +224,35 @@ def test_the_kept_index_says_what_a_fresh_one_says(plain: Path, seed: int) -> No
         assert listed(plain, snapshot.tree) == listed(plain, fresh(plain))
         assert snapshot.tree == fresh(plain)
         assert snapshot.files == len(listed(plain, snapshot.tree))
+
+
+def test_an_unchanged_checkpoint_is_one_process(plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (plain / "deep" / "empty").mkdir(parents=True)
+    (plain / "build").mkdir()
+    repository = Repository.open(plain)
+    repository.keep(repository.snapshot(), RUN, 1, None, 0, "x")
+    time.sleep(0.15)
+    repository.snapshot()
+    ran: list[str] = []
+    start = Git.start
+
+    def counted(self: Git, *args: str, stdin: bool = False) -> Running:
+        ran.append(next(arg for arg in args if not arg.startswith("-")))
+        return start(self, *args, stdin=stdin)
+
+    monkeypatch.setattr(Git, "start", counted)
+    one = repository.snapshot()
+    assert ran == ["diff-files"]
+    (plain / "build" / "ignored").write_text("x")
+    assert repository.snapshot() == one and ran == ["diff-files"] * 2
+    for path in ("deep/empty/x", "sub/y", "z"):
+        (plain / path).write_text("x")
+        assert path in listed(plain, repository.snapshot().tree)
+        time.sleep(0.15)
+        repository.snapshot()
+    (plain / ".gitignore").write_text("*.log\nz\n")
+    after = listed(plain, repository.snapshot().tree)
+    assert "z" not in after and "build/ignored" in after
 
 
 def test_objects_that_were_pruned_are_written_again(plain: Path) -> None:

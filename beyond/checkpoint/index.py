@@ -41,8 +41,10 @@ def entry_sizes(index: Path, hash_size: int) -> dict[str, int] | None:
 def links(index: Path, hash_size: int) -> tuple[int, list[str]]:
     """How many entries there are, and which are submodules."""
     data = index.read_bytes()
-    found = [os.fsdecode(name) for at, name in _entries(data, hash_size) if data[at + 24 : at + 28] == b"\0\0\xe0\0"]
-    return int.from_bytes(data[8:12], "big"), found
+    count, mode = int.from_bytes(data[8:12], "big"), b"\0\0\xe0\0"
+    if mode not in data:
+        return count, []
+    return count, [os.fsdecode(name) for at, name in _entries(data, hash_size) if data[at + 24 : at + 28] == mode]
 
 
 def set_times(index: Path, top: Path, hash_name: str, seconds: int) -> None:

@@ -167,8 +167,8 @@ class Repository:
         return exchange.pack(self._user, trees, heads)
 
     def import_objects(self, pack: bytes) -> None:
-        """Puts such a pack into this repository; every object is checked. They stay until `git gc`, unless `keep` holds
-        them."""
+        """Puts such a pack into this repository; every object is checked. They stay until `git gc` prunes them: no ref may
+        hold a commit whose history isn't there."""
         exchange.unpack(self._user, pack)
 
     def diff_names(self, tree_a: str | None, tree_b: str) -> list[Changed]:

@@ -116,7 +116,9 @@ def _anthropic_messages(messages: list[Any]) -> None:
         role = message.get("role") if isinstance(message, dict) else None
         if role not in ("user", "assistant", "system"):
             raise _Refused(f"messages.{i}.role: Input should be 'user', 'assistant' or 'system'")
-        blocks = _blocks(message.get("content"), i, last=i == len(messages) - 1 and role == "assistant")
+        # Claude Code 2.1.332 sends settings between messages as a system message without content (seen after /compact).
+        settings = role == "system" and "output_config" in message
+        blocks = _blocks(message.get("content"), i, last=settings or (i == len(messages) - 1 and role == "assistant"))
         if role == "system":
             continue
         if previous is None and role != "user":

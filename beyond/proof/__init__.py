@@ -98,7 +98,10 @@ class Bench:
         run = run or self.run
         world = self.world if run is self.run else checks.look(self.journal.con, self.journal.reader, run, self.story.words)
         tried = Tried(cut)
-        want = checks.wanted(self.journal.con, run, ends_at(self.journal.con, run, cut.at), world, self.story.words)
+        ends = ends_at(self.journal.con, run, cut.at)
+        if ends[-1] in world.summaries:  # a boundary is nothing without its summary: the cut is moved there
+            ends += [seq for seq in world.summaries if seq == ends[-1] + 1]
+        want = checks.wanted(self.journal.con, run, ends, world, self.story.words)
         tried.kept, tried.gone = want.kept, want.gone
         try:
             made = fork(

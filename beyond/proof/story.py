@@ -91,7 +91,8 @@ class Story:
         w, prompt, step = self.words, request.prompt, request.step
         if "PROBE" in prompt:
             return "Noted."
-        if _COMPACT.search(prompt) and "task" not in prompt[:12]:
+        turn = next((number for number in range(1, 5) if w[f"prompt{number}"] in prompt), None)
+        if turn is None and _COMPACT.search(prompt):
             # A fork that is nearly full is compacted anew when it is resumed: that summary is the fork's own.
             said = "what was done" if self.over else w["summary"]
             return f"<summary>SUMMARY of the work so far: {said}.</summary> {_REPORT}"
@@ -99,10 +100,9 @@ class Story:
             return "A title"
         if w["task2"] in prompt and "Second task" not in prompt:
             return run(request, self._echo(w["inside2"])) if step == 0 else f"{w['report2']} {_REPORT}"
-        for number, play in enumerate((self._first, self._second, self._third, self._fourth), 1):
-            if w[f"prompt{number}"] in prompt:
-                return play(request, step)
-        return "Done."
+        if turn is None:
+            return "Done."
+        return (self._first, self._second, self._third, self._fourth)[turn - 1](request, step)
 
     def _first(self, request: ModelRequest, step: int) -> Answer:
         w = self.words

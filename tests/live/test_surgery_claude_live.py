@@ -119,11 +119,11 @@ class Resumed:
 
 
 def problem_of(request: ModelRequest) -> str | None:
-    """Why the API would refuse a request. 2.1.332 sends a system message without content after each compaction, in its
-    own conversations too: that one counts for nothing."""
+    """Why the API would refuse a request. 2.1.332 puts system messages without content between the others, which set the
+    effort from there on, in its own conversations too: they count for nothing."""
     if not request.data.get("messages"):
         return None
-    messages = [one for one in request.data["messages"] if one != {"role": "system", "content": []}]
+    messages = [one for one in request.data["messages"] if (one["role"], one["content"]) != ("system", [])]
     problem = refusal(replace(request, json={**request.data, "messages": messages}))
     return None if problem is None else problem.message
 

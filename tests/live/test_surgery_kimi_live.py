@@ -249,3 +249,15 @@ def test_a_fork_of_a_fork(lived: Lived, tmp_path: Path) -> None:
     assert holds(request) == set("GOLDENHAWK BRONZEFOX COPPEROWL IRONBEAR".split())
     assert b"SILVERWOLF" not in everything(inner)
     assert folder != inner
+
+
+def test_a_newer_version_resumes_the_fork_of_an_older_transcript(lived: Lived) -> None:
+    newest = installed("kimi")[-1]
+    if newest == lived.agent.cli:
+        pytest.skip("this is the newest version")
+    own, lived.agent.cli = lived.agent.cli, newest
+    try:
+        check(lived, lived.seq("tool_result", "COPPEROWL"), "GOLDENHAWK COPPEROWL")
+        check(lived, lived.seq("assistant_msg", "Remembered ZINCMOTH"), "GOLDENHAWK TINWHALE ZINCMOTH PEWTERCROW")
+    finally:
+        lived.agent.cli = own

@@ -24,7 +24,6 @@ from beyond.surgery.kimi.state import (
     folder_of,
     index_line,
     launch_of,
-    modern,
     state_of,
     workspace_of,
 )
@@ -72,8 +71,6 @@ def refuse(plan: ForkPlan) -> str | None:
         return "the transcript doesn't start with the metadata record of a Kimi Code wire"
     if protocol not in _PROTOCOLS:
         return f"the transcript's protocol {protocol:.20} is not a known one"
-    if protocol == "1.5" and plan.target_version is not None and not modern(plan.target_version):
-        return f"Kimi Code {plan.target_version} can't read the transcript's protocol 1.5"
     return None
 
 
