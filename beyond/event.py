@@ -54,8 +54,10 @@ STORE_TOKEN: Final = "\ue000store\ue000"
 CONVERSATION_TOKEN: Final = "\ue000conversation\ue000"
 
 _REMINDER, _REMINDER_END = "<system-reminder>", "</system-reminder>"
-#: What may follow a path that ends here; `/w/app` is no prefix of `/w/app2` or `/w/app.old`.
-_PATH_END = r"(?![A-Za-z0-9_\-]|\.[A-Za-z0-9_\-])"
+#: What may stand around a path: `/w/app` is in none of `/w/app2`, `/w/app.old`, `/usr/w/app`; it is in `-I/w/app`, and
+#: behind the codes that colour a terminal. The writers of forks replace a root by the same rule.
+PATH_START: Final = r"(?:(?<![A-Za-z0-9_.\-~])|(?<=[\s\"'=]-[A-Za-z])|(?<=\A-[A-Za-z])|(?<=[\[0-9;][mK]))"
+PATH_END: Final = r"(?![A-Za-z0-9_\-]|\.[A-Za-z0-9_\-])"
 
 
 class Places:
@@ -69,7 +71,7 @@ class Places:
 
     def __init__(self, root: str | None, conversation: str | None, store: str | None = None, store_hint: str = ""):
         self._root = root.rstrip("/") if root and len(root.rstrip("/")) > 1 else None
-        self._root_re = re.compile(re.escape(self._root) + _PATH_END) if self._root else None
+        self._root_re = re.compile(PATH_START + re.escape(self._root) + PATH_END) if self._root else None
         self._conversation = conversation if conversation and len(conversation) >= 8 else None
         self._store = re.compile(store) if store else None
         self._store_hint = store_hint

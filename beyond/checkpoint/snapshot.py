@@ -57,6 +57,7 @@ class Snapshotter:
         self._limits = limits
         self._top = os.fspath(shadow.toplevel)
         self._skipped: dict[str, str] = {}
+        self._folders: dict[str, bool] = {"": True}
 
     def take(self, head: str | None) -> Snapshot:
         """The tree id, written to the repository with everything that it needs."""
@@ -232,29 +233,48 @@ class Snapshotter:
 
     def _shown(self, absent: dict[str, list[str]]) -> list[str]:
         """Which of the files that a sparse checkout left out are on disk now. Folders that are absent answer for all below."""
-        gone: dict[str, bool] = {"": False}
+        return [path for path in absent if self._present(path)]
 
-        def is_gone(folder: str) -> bool:
-            if folder not in gone:
-                gone[folder] = is_gone(os.path.dirname(folder)) or not self._present(folder)
-            return gone[folder]
+    def _lstat(self, path: str) -> os.stat_result:
+        """Of the path itself: a folder on the way that is a link leads to something else, so the path isn't there."""
+        if not self._real(os.path.dirname(path)):
+            raise FileNotFoundError(path)
+        return os.lstat(f"{self._top}/{path}")
 
-        return [path for path in absent if not is_gone(os.path.dirname(path)) and self._present(path)]
+    def _real(self, folder: str) -> bool:
+        known = self._folders.get(folder)
+        if known is None:
+            known = False
+            if self._real(os.path.dirname(folder)):
+                try:
+                    known = stat.S_ISDIR(os.lstat(f"{self._top}/{folder}").st_mode)
+                except PermissionError:
+                    known = True
+                except OSError:
+                    pass
+            self._folders[folder] = known
+        return known
 
     def _present(self, path: str) -> bool:
-        return os.path.lexists(os.path.join(self._top, path))
+        try:
+            self._lstat(path)
+        except PermissionError:
+            return True
+        except OSError:
+            return False
+        return True
 
     def _file(self, path: str) -> bool:
         """Whether there is something that isn't a folder."""
         try:
-            return not stat.S_ISDIR(os.lstat(os.path.join(self._top, path)).st_mode)
+            return not stat.S_ISDIR(self._lstat(path).st_mode)
         except PermissionError:
             return True
         except OSError:
             return False
 
     def _populated(self, link: str) -> bool:
-        return os.path.lexists(os.path.join(self._top, link, ".git"))
+        return self._real(link) and os.path.lexists(os.path.join(self._top, link, ".git"))
 
     def _admitted(self, state: State, paths: list[str]) -> list[str]:
         """What of `paths` can be stored: looked at before git does, which stops at the first that it can't read."""
@@ -265,7 +285,7 @@ class Snapshotter:
         for path in paths:
             full = os.path.join(self._top, path)
             try:
-                now = os.lstat(full)
+                now = self._lstat(path)
             except OSError as error:
                 if isinstance(error, PermissionError):
                     self._skipped[path] = "it can't be read: not covered"
@@ -308,7 +328,7 @@ class Snapshotter:
         # git's stat data may know seconds only: a file that was made writable at once is looked at again.
         for path in (*paths, *state.read_only):
             try:
-                mode = os.lstat(os.path.join(self._top, path)).st_mode
+                mode = self._lstat(path).st_mode
             except OSError:
                 mode = 0o200
             if mode & 0o200 or not stat.S_ISREG(mode):

@@ -40,13 +40,16 @@ class Watch:
             self._forget_rules()
         prefix = self._top + "/"
         now = time.time_ns()
+        gone: set[str] = set()
+        # A folder comes after the one that it lies in: what lies behind a link isn't ours.
         for folder, known in list(self._state.folders.items()):
             try:
-                found = os.lstat(prefix + folder)
+                found = None if gone and os.path.dirname(folder) in gone else os.lstat(prefix + folder)
             except OSError:
                 found = None
             if found is None or not stat.S_ISDIR(found.st_mode):
                 del self._state.folders[folder]
+                gone.add(folder)
                 self.changed = True
             elif known[0] != found.st_ctime_ns or known[1] != found.st_ino:
                 known[0] = 0 if now - found.st_ctime_ns < _TICK else found.st_ctime_ns
@@ -106,8 +109,12 @@ class Watch:
         path = f"{self._top}/{folder}"
         known: list[Any] = self._state.folders.get(folder) or [0, 0]
         try:
+            if folder and os.path.dirname(folder) not in self._state.folders:
+                return
             if not known[1]:
                 found = os.lstat(path)
+                if not stat.S_ISDIR(found.st_mode):
+                    return
                 recent = time.time_ns() - found.st_ctime_ns < _TICK
                 known = [0 if recent else found.st_ctime_ns, found.st_ino]
             self._state.folders[folder] = known = [*known[:2], 0]

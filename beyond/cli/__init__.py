@@ -31,6 +31,9 @@ COMMANDS = {
     "demo": "Run the main job on a bundled conversation.",
 }
 
+#: Commands that programs call, not people.
+HIDDEN = frozenset({"hook"})
+
 
 @dataclass(slots=True)
 class Settings:
@@ -89,7 +92,7 @@ class _Group(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
+        if cmd_name not in COMMANDS and cmd_name not in HIDDEN:
             return None
         command: click.Command = import_module(f"beyond.cli.{cmd_name}").command
         command.name = cmd_name
@@ -106,7 +109,7 @@ class _Group(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         name = args[0] if args else ""
-        if name not in COMMANDS and not name.startswith("-"):
+        if name not in COMMANDS and name not in HIDDEN and not name.startswith("-"):
             import difflib
 
             near = difflib.get_close_matches(name, COMMANDS, 1)

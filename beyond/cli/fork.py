@@ -10,9 +10,11 @@ from typing import Any
 
 import click
 
+from beyond.cli.completion import RunType
+
 
 @click.command()
-@click.argument("run")
+@click.argument("run", type=RunType())
 @click.option("--at", required=True, metavar="STEP", help="N, -N (from the end), turn:N or cp:N (checkpoint).")
 @click.option(
     "--method",

@@ -80,6 +80,7 @@ def report(outcomes: list[Any], *, as_json: bool, quiet: bool, verbose: bool) ->
 @click.option("--label", metavar="TEXT", help="A name of your own for the run.")
 @click.option("--follow", "-f", is_flag=True, help="Go on recording what is written here until Ctrl-C.")
 @click.option("--git/--no-git", default=None, help="Checkpoints of the files: on with --follow; alone, one snapshot of now.")
+@click.option("--hooks", is_flag=True, help="With --follow: exact checkpoints, by the CLI's own hooks while it lasts.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -89,6 +90,7 @@ def command(
     label: str | None,
     follow: bool,
     git: bool | None,
+    hooks: bool,
 ) -> int:
     """Record conversations from the agent CLIs' own transcripts.
 
@@ -111,7 +113,11 @@ def command(
     if follow:
         from beyond.record.follow import follow as run_follow
 
-        return run_follow(settings, names, what=what, everything=everything, label=label, report=report, git=git is not False)
+        return run_follow(
+            settings, names, what=what, everything=everything, label=label, report=report, git=git is not False, hooks=hooks
+        )
+    if hooks:
+        raise UsageError("--hooks goes with --follow: add it")
     if git and everything:
         raise UsageError("--git keeps the files of one conversation: leave --all out")
     founds = [f for name in names for f in agents.conversations(name)] if everything else find(what, cli_name)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import click
 
@@ -23,7 +25,7 @@ def command(ctx: click.Context, run: str) -> int:
     here; q: quit. With --json every step is printed as `show --json` prints it, everything else on stderr.
     """
     from beyond.agents import content_of
-    from beyond.cli import COMMANDS, options, tell
+    from beyond.cli import options, tell
     from beyond.cli.text import ascii_only, one_line, visible
     from beyond.naming import resolve
     from beyond.query import connect
@@ -73,9 +75,25 @@ def command(ctx: click.Context, run: str) -> int:
                 show(full=True)
             elif word == "f":
                 seq = walk.here()[0].row["seq"]
-                can = "fork" in COMMANDS
-                say(f"bnd fork {found.run} --at {seq}" if can else "this version of beyond can't fork yet")
+                _fork(found.run, seq, settings, say)
             elif word in ("?", "h", "help"):
                 say(_HELP)
             else:
                 say(f"{visible(word)!r} is none of: {_HELP}")
+
+
+def _fork(run: str, seq: int, settings: Any, say: Callable[[str], None]) -> None:
+    """Forks here, and says how to go on; what can't be forked is said and the walk goes on."""
+    from beyond.cli.text import visible
+    from beyond.errors import BeyondError
+    from beyond.fork import Options, fork
+    from beyond.journal import Journal
+    from beyond.naming import resolve
+
+    try:
+        with Journal.open(settings.journal, create=False) as journal:
+            made = fork(journal, resolve(journal.con, run), str(seq), Options(), tell=say)
+    except BeyondError as error:
+        say(f"not forked: {error}")
+        return
+    say(visible(f"{made.run}  {made.method} fork of {made.parent}@{made.seq}: {made.command}"))

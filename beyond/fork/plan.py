@@ -6,6 +6,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from beyond import agents
@@ -32,12 +33,18 @@ class Target:
     without: frozenset[str] = frozenset()
 
 
+@cache
+def _single(part: int) -> frozenset[int]:
+    """One set for all lines that have only this part."""
+    return frozenset((part,))
+
+
 @dataclass(slots=True)
 class _Cut:
     """What a query over the events of a file gave: the kept parts of each line, and the kept events in order."""
 
-    kept: dict[tuple[int, int], set[int]] = field(default_factory=dict)
-    dropped: dict[tuple[int, int], set[int]] = field(default_factory=dict)
+    kept: dict[tuple[int, int], frozenset[int]] = field(default_factory=dict)
+    dropped: dict[tuple[int, int], frozenset[int]] = field(default_factory=dict)
     steps: list[tuple[Step, int]] = field(default_factory=list)  # with source.id
     open_calls: list[tuple[Step, int]] = field(default_factory=list)
 
@@ -107,7 +114,9 @@ class Planner:
         for run, seq, generation, line, part, kind, ts, tool, tool_id, error, mark, path, turn, kept, result, source in rows:
             if line is None:
                 continue
-            (cut.kept if kept else cut.dropped).setdefault((generation, line), set()).add(part)
+            parts = cut.kept if kept else cut.dropped
+            key = generation, line
+            parts[key] = parts[key] | {part} if key in parts else _single(part)
             if kept and run == run_id:
                 flag = None if error is None or kind != "tool_result" else bool(error)
                 step = Step(seq, kind, None, tool, tool_id, flag, ts, mark, path, (generation, line, part), turn)
@@ -152,9 +161,8 @@ class Planner:
         return SubPlan(agent, tool_id, path, lambda: self._lines(sources, cut), ended and len(kept) == len(seqs))
 
     def _lines(self, sources: list[tuple[int, int]], cut: _Cut) -> Iterator[Line]:
-        kept = {key: frozenset(parts) for key, parts in cut.kept.items()}
-        dropped = {key: frozenset(parts) for key, parts in cut.dropped.items()}
         nothing: frozenset[int] = frozenset()
+        kept, dropped = cut.kept, cut.dropped
         for generation, source in sources:
             number = 0
             for number, _, raw in self._reader.lines(source):

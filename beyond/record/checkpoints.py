@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,10 @@ from beyond.errors import BeyondError
 from beyond.event import printable
 from beyond.journal import Journal, now_ms
 from beyond.journal.forks import Checkpoint, add_checkpoint, last_checkpoint
+from beyond.record.hooks import Hooks
 
+#: Milliseconds after which a hook's note of a call that was never recorded is dropped.
+_PATIENCE = 600_000
 #: Events at which the files of that moment are kept.
 MOMENTS = ("user_msg", "tool_result")
 
@@ -47,11 +51,16 @@ class Taken:
 class Checkpointer:
     """Takes checkpoints of one repository and writes their rows."""
 
-    def __init__(self, journal: Journal, directory: Path, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, journal: Journal, directory: Path, tell: Callable[[str], None], hooks: Callable[[Path], Hooks] | None = None
+    ) -> None:
         self._journal = journal
         self._tell = tell
         self._repository = Repository.open(directory)
         self._said: set[str] = set()
+        self._hooks = hooks(self._repository.toplevel) if hooks is not None else None
+        #: Conversations whose hooks were heard of.
+        self._hooked: set[str] = set()
         #: The files as they were when following began.
         self.first = self.take()
 
@@ -118,6 +127,64 @@ class Checkpointer:
         (seq,) = self._journal.con.execute("select coalesce(max(seq), 0) from event where run = ?", (run_id,)).fetchone()
         return int(seq)
 
+    def close(self) -> None:
+        """Takes the hooks out again; what they left last is taken in first."""
+        if self._hooks is not None:
+            self.take_notes()
+            self._hooks.remove(self._tell)
+
+    def take_notes(self) -> None:
+        """Makes rows of what the hooks left, as far as the calls' events are recorded."""
+        if self._hooks is None:
+            return
+        for note in self._hooks.notes():
+            self._hooked.add(note.conversation)
+            kind = "tool_call" if note.moment == "before" else "tool_result"
+            row = self._journal.con.execute(
+                "select r.id, e.seq, r.relation, r.parent from event e join run r on r.id = e.run "
+                "where r.conversation = ? and e.tool_id = ? and e.kind = ? order by e.run, e.seq desc limit 1",
+                (note.conversation, note.call, kind),
+            ).fetchone()
+            if row is None:
+                if now_ms() - note.at > _PATIENCE:
+                    note.path.unlink(missing_ok=True)
+                continue
+            run_id, seq, relation, parent = row
+            taken = Taken(note.snapshot, note.at)
+            if relation == "subagent":
+                if parent is not None and note.moment == "after":
+                    self.keep(taken, parent, self._last_seq(parent), how="hook", aligned=False)
+            else:
+                self.keep(taken, run_id, seq, how="hook", aligned=not self._others_at_work(run_id, seq))
+            note.path.unlink(missing_ok=True)
+
+    def _others_at_work(self, run_id: int, seq: int) -> bool:
+        """Whether a parallel call that was made before `seq` had no result yet."""
+        row = self._journal.con.execute(
+            "select 1 from event where run = ?1 and kind = 'tool_call' and active = 1 and seq < ?2 and coalesce(result_seq, "
+            "?2 + 1) > ?2 and turn = (select turn from event where run = ?1 and seq = ?2) limit 1",
+            (run_id, seq),
+        ).fetchone()
+        return row is not None
+
+    def _await_notes(self, run_id: int, seqs: list[int]) -> list[int]:
+        """The moments that no hook has kept. A hook ends before its result is written, but for the last moment."""
+        (conversation,) = self._journal.con.execute("select conversation from run where id = ?", (run_id,)).fetchone()
+        limit = time.monotonic() + (1.0 if conversation in self._hooked else 0.0)
+        while True:
+            self.take_notes()
+            rows = self._journal.con.execute("select seq from checkpoint where run = ? and how = 'hook'", (run_id,))
+            kept = {seq for (seq,) in rows}
+            results = {
+                seq for (seq,) in self._journal.con.execute(
+                    "select seq from event where run = ? and kind = 'tool_result' and seq >= ?", (run_id, seqs[0])
+                )
+            }  # fmt: skip
+            left = [seq for seq in seqs if seq not in kept]
+            if not results.intersection(left) or time.monotonic() >= limit:
+                return left
+            time.sleep(0.02)
+
     def follow(self, run_id: int, since: int, catch_up: Callable[[], object]) -> None:
         """Keeps the files for the events of a run after `since` that call for it.
 
@@ -126,13 +193,20 @@ class Checkpointer:
         """
         seqs = self._moments(run_id, since)
         while seqs:
+            newest = seqs[-1]
+            if self._hooks is not None:
+                seqs = self._await_notes(run_id, seqs)
+                if not seqs:
+                    catch_up()
+                    seqs = self._moments(run_id, newest)
+                    continue
             taken = self.take()
             catch_up()
             for seq in seqs[:-1]:
                 self.keep(taken, run_id, seq, how="follow", aligned=False)
             last = seqs[-1]
             self.keep(taken, run_id, last, how="follow", aligned=not self._at_work(run_id, last))
-            seqs = self._moments(run_id, last)
+            seqs = self._moments(run_id, newest)
 
     def beside(self, run_id: int) -> None:
         """A subagent finished a call: its files stand for the newest step of the conversation."""

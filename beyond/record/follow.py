@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from beyond import agents
-from beyond.errors import BeyondError, JournalBusy, NotARepository
+from beyond.errors import BeyondError, JournalBusy, NotARepository, UsageError
 from beyond.journal import Journal, now_ms, relate
 from beyond.journal.forget import is_forgotten, remember
 from beyond.naming import inside
 from beyond.record import Outcome, Recorder, find, process_alive
 from beyond.record.checkpoints import Checkpointer
+from beyond.record.hooks import install
 from beyond.record.rows import UNREADABLE
 from beyond.record.session import Empty, Session
 from beyond.store import Found
@@ -74,6 +75,8 @@ class Follower:
                     scanned = now
                 for path, session in list(self._open.items()):
                     self._look(path, session)
+                if self._checkpoints is not None:
+                    self._checkpoints.take_notes()
                 self._recorder.finish()
                 self.stop.wait(POLL if self._checkpoints is None else QUICK_POLL)
         finally:
@@ -81,6 +84,8 @@ class Follower:
                 self._look(path, session)
                 self._compare(path)
             self._recorder.finish()
+            if self._checkpoints is not None:
+                self._checkpoints.close()
             relate.unfollow(self._journal, lambda pid: pid != os.getpid() and process_alive(pid))
             self._recorder.close()
 
@@ -253,6 +258,7 @@ def follow(
     label: str | None,
     report: Callable[..., int],
     git: bool = True,
+    hooks: bool = False,
 ) -> int:
     """Follows until Ctrl-C or SIGTERM, which are a normal end. Returns the exit code."""
     named = find(what, names[0] if len(names) == 1 else None) if what else None
@@ -263,7 +269,9 @@ def follow(
         sys.stdout.flush()
 
     with Journal.open(settings.journal) as journal:
-        points = _checkpoints(journal, settings) if git and not everything else None
+        points = _checkpoints(journal, names if hooks else []) if git and not everything else None
+        if hooks and points is None:
+            raise UsageError("--hooks takes checkpoints of one git repository: run it in one, without --all and --no-git")
         follower = Follower(journal, names, directory=directory, named=named, label=label, tell=tell, checkpoints=points)
 
         def stop(*_: object) -> None:
@@ -279,10 +287,13 @@ def follow(
     return 0
 
 
-def _checkpoints(journal: Journal, settings: Any) -> Checkpointer | None:
-    """A checkpointer of the repository that this is; None outside of one."""
+def _checkpoints(journal: Journal, hooked: list[str]) -> Checkpointer | None:
+    """A checkpointer of the repository that this is; None outside of one. `hooked`: the CLIs whose hooks are installed."""
+    put = (lambda toplevel: install(hooked, toplevel)) if hooked else None
     try:
-        return Checkpointer(journal, Path.cwd(), lambda text: print(f"bnd: {text}", file=sys.stderr, flush=True))
+        return Checkpointer(journal, Path.cwd(), lambda text: print(f"bnd: {text}", file=sys.stderr, flush=True), put)
+    except UsageError:
+        raise
     except NotARepository:
         return None
     except BeyondError as error:  # a repository that can't be kept: said, and the conversation is recorded all the same

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 #: What stands for the result of a call that had none yet at the cut.
 INTERRUPTED = "[This call had no result at the point where the conversation was forked.]"
@@ -174,6 +174,18 @@ class Writer(Protocol):
 
     def memory(self, store: Path, directory: str) -> str | None:
         """The folder of notes that work trees of `directory` share, where the CLI has one."""
+
+    #: The settings file that holds hooks, below the store.
+    HOOKS_FILE: ClassVar[str]
+
+    def add_hooks(self, text: bytes | None, command: str) -> bytes:
+        """The settings file with hooks that run `command` before and after each tool call. Raises ValueError."""
+
+    def remove_hooks(self, text: bytes, mark: str) -> bytes:
+        """The settings file without the hooks whose command holds `mark`. Raises ValueError."""
+
+    def read_hook(self, given: dict[str, Any]) -> tuple[str, str, str] | None:
+        """(before or after, id of the call, conversation) of what a hook was given, or None."""
 
     def listed(self, store: Path, conversation: str, directory: str) -> str | None:
         """Why the CLI would not offer a conversation for resuming in `directory`, or None."""

@@ -17,6 +17,7 @@ from beyond.surgery.base import ForkPlan, Launch, Part, Written
 from beyond.surgery.claude.beside import Beside
 from beyond.surgery.claude.choose import choose
 from beyond.surgery.claude.compose import Composer
+from beyond.surgery.claude.hooks import HOOKS_FILE, add_hooks, read_hook, remove_hooks
 from beyond.surgery.claude.lab import COMPACT, ask, listed, memory, scratch
 from beyond.surgery.claude.places import Moves, folder_name
 from beyond.surgery.claude.survey import Asked, survey
@@ -52,7 +53,23 @@ _NESTING: Final = (
 )
 _UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
-__all__ = ["COMPACT", "RULES", "VERSION", "ask", "folder_name", "launch", "listed", "memory", "refuse", "scratch", "write"]
+__all__ = [
+    "COMPACT",
+    "HOOKS_FILE",
+    "RULES",
+    "VERSION",
+    "add_hooks",
+    "ask",
+    "folder_name",
+    "launch",
+    "listed",
+    "memory",
+    "read_hook",
+    "refuse",
+    "remove_hooks",
+    "scratch",
+    "write",
+]
 
 
 def refuse(plan: ForkPlan) -> str | None:

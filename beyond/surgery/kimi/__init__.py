@@ -15,6 +15,7 @@ from typing import Final
 
 from beyond.errors import Refused
 from beyond.surgery.base import ForkPlan, Launch, Line, Part, SubPlan, Written
+from beyond.surgery.kimi.hooks import HOOKS_FILE, add_hooks, read_hook, remove_hooks
 from beyond.surgery.kimi.lab import COMPACT, ask, listed, memory, scratch
 from beyond.surgery.kimi.raw import Moves, whole
 from beyond.surgery.kimi.side import SideFiles
@@ -53,7 +54,22 @@ RULES: Final = {
 #: Protocols that were tried with the real CLIs, or that these migrate by themselves.
 _PROTOCOLS = ("1.0", "1.1", "1.2", "1.3", "1.4", "1.5")
 
-__all__ = ["COMPACT", "RULES", "VERSION", "ask", "launch", "listed", "memory", "refuse", "scratch", "write"]
+__all__ = [
+    "COMPACT",
+    "HOOKS_FILE",
+    "RULES",
+    "VERSION",
+    "add_hooks",
+    "ask",
+    "launch",
+    "listed",
+    "memory",
+    "read_hook",
+    "refuse",
+    "remove_hooks",
+    "scratch",
+    "write",
+]
 
 
 def refuse(plan: ForkPlan) -> str | None:
