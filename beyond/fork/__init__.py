@@ -26,6 +26,8 @@ from beyond.store import Found
 from beyond.surgery import synthesis
 from beyond.surgery.base import ForkPlan, Launch, Written
 
+#: Bytes of a fork's transcript up to which it is recorded in the same breath; a larger one with the next `bnd record`.
+RECORDED_AT_ONCE = 16 * 1024 * 1024
 METHODS = ("auto", "surgical", "synthesis")
 
 
@@ -222,6 +224,8 @@ def _surgical(
         ),
     )  # fmt: skip
     found = Found(run.cli, main, written.conversation).look()
+    if found.stat[0] > RECORDED_AT_ONCE:  # its lines are the parent's: they can wait
+        return fork_run, number
     for outcome in record(journal, [found, *agents.subagents(found)]):
         if outcome.status == "failed":
             raise BeyondError(f"the fork can't be read again ({'; '.join(outcome.warnings)}): nothing of it was left")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from beyond import agents
 from beyond.blob import Reader
+from beyond.event import PATH_END, PATH_START
 from beyond.model import ModelRequest
 from beyond.naming import Run, causal_past
 from beyond.proof.story import SINCE
@@ -94,6 +96,18 @@ def in_requests(requests: Iterable[ModelRequest], words: Mapping[str, str], name
         data = request.body + repr(request.headers).encode() + request.target.encode()
         out += [f"{name} in request {request.target}" for name in names if words[name].encode() in data]
     return sorted(set(out))
+
+
+def names_root(requests: Iterable[ModelRequest], root: str) -> list[str]:
+    """Requests that name the directory of the conversation that was forked. Its files are of the future."""
+    place = re.compile(PATH_START + re.escape(root) + PATH_END)
+    out = set()
+    for request in requests:
+        # What stands before a path in a JSON string may be an escaped line end.
+        text = re.sub(r"\\[nrt]", " ", request.body.decode("utf-8", "replace"))
+        if place.search(text):
+            out.add(f"the old directory in request {request.target}")
+    return sorted(out)
 
 
 def in_files(root: Path, words: Mapping[str, str], names: Sequence[str], what: str) -> list[str]:

@@ -10,6 +10,8 @@ from beyond.model import ModelRequest, Reply, Text, Thinking, Usage, delegate, r
 from beyond.model.script import Answer, reply_of
 
 _COMPACT = re.compile(r"too brief|summar", re.IGNORECASE)
+#: What a CLI says behind a compaction, where the prompt that waited stands before it.
+_COMPACTED = re.compile(r"has been compacted|preserved verbatim")
 #: Long enough for a CLI that sends a short report back.
 _REPORT = "The directory was looked at, one command was run and it ended well. " * 6
 #: Input tokens after which a CLI without a command compacts.
@@ -91,11 +93,12 @@ class Story:
         w, prompt, step = self.words, request.prompt, request.step
         if "PROBE" in prompt:
             return "Noted."
-        turn = next((number for number in range(1, 5) if w[f"prompt{number}"] in prompt), None)
+        said = "\n".join(request.prompts) if _COMPACTED.search(prompt) else prompt
+        turn = next((number for number in range(4, 0, -1) if w[f"prompt{number}"] in said), None)
         if turn is None and _COMPACT.search(prompt):
             # A fork that is nearly full is compacted anew when it is resumed: that summary is the fork's own.
-            said = "what was done" if self.over else w["summary"]
-            return f"<summary>SUMMARY of the work so far: {said}.</summary> {_REPORT}"
+            done = "what was done" if self.over else w["summary"]
+            return f"<summary>SUMMARY of the work so far: {done}.</summary> {_REPORT}"
         if not request.tools:
             return "A title"
         if w["task2"] in prompt and "Second task" not in prompt:

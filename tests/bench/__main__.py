@@ -14,6 +14,7 @@ import time
 import traceback
 
 from .aggregates import aggregates, peers
+from .forking import checkpoints, forks
 from .measure import Row, table
 from .place import FULL, QUICK, Part, place
 from .recording import ingest, memory, size, startup, unchanged
@@ -26,6 +27,8 @@ PARTS: dict[str, Part] = {
     "peers": peers,
     "startup": startup,
     "memory": memory,
+    "checkpoints": checkpoints,
+    "forks": forks,
 }
 
 

@@ -29,7 +29,12 @@ def test_hooks_make_checkpoints_exact(agent: Agent, bnd: Any) -> None:
     rows = bnd("sql", "select c.*, e.kind, e.tool from checkpoints c join events e on e.run = c.run and e.seq = c.seq").json()
     calls = bnd("sql", "select seq, kind, tool from events where kind in ('tool_call', 'tool_result') order by seq").json()
     hooked = {row["seq"]: row for row in rows if row["how"] == "hook"}
-    assert set(hooked) == {call["seq"] for call in calls}, (hooked.keys(), calls)
+    missing = [call for call in calls if call["seq"] not in hooked]
+    if str(agent.cli) == "kimi-2.1.0":  # it runs no hook after parallel calls: those results are kept by following
+        assert {(call["kind"], call["tool"]) for call in missing} <= {("tool_result", "Read"), ("tool_result", "Bash")}
+        assert {call["seq"] for call in missing} <= {row["seq"] for row in rows if row["how"] == "follow"}
+    else:
+        assert missing == []
 
     def notes(seq: int) -> str:
         done = subprocess.run(

@@ -276,4 +276,3 @@ def test_on_a_rewound_branch_and_on_the_other(lived: Lived, typed: Parent) -> No
     for word in (b"SILVERWOLF", b"QUEUED prompt", b"please hang"):
         assert word not in fork.request.body + fork.said
     assert isinstance(fork.request.results, list)
-
