@@ -46,14 +46,20 @@ def command(
     from beyond.naming import resolve
 
     settings = options(ctx)
+    told: list[str] = []
+
+    def say(text: str) -> None:
+        told.append(text)
+        tell(text)
+
     with Journal.open(settings.journal, create=False) as journal:
         named = resolve(journal.con, run, tell=tell)
         wanted = Options(method, into, env, isolated, label, dest.absolute() if dest else None, prompt=prompt)
-        made = fork(journal, named, at, wanted, tell=tell)
+        made = fork(journal, named, at, wanted, tell=say)
     if settings.json:
         click.echo(json.dumps(_document(made)))
     else:
-        _print(made, quiet=settings.quiet)
+        _print(made, [note for note in made.notes if note not in told], quiet=settings.quiet)
     if execute:
         sys.stdout.flush()
         environment = {name: value for name, value in os.environ.items() if name not in made.launch.unset}
@@ -84,14 +90,14 @@ def _document(made: Any) -> dict[str, Any]:
     }
 
 
-def _print(made: Any, *, quiet: bool) -> None:
+def _print(made: Any, notes: list[str], *, quiet: bool) -> None:
     from beyond.cli.text import visible
 
     if not quiet:
         where = "no checkpoint" if made.checkpoint is None else f"checkpoint of event {made.checkpoint}"
         click.echo(visible(f"{made.run}  {made.method} fork of {made.parent}@{made.seq} ({where})"))
         click.echo(visible(f"files  {made.worktree}"))
-        for note in made.notes:
+        for note in notes:
             click.echo(visible(f"note   {note}"))
         click.echo("resume it with:")
     click.echo(visible(made.command))

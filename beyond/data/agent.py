@@ -125,7 +125,7 @@ def use(tool: str, given: dict[str, Any], cwd: str) -> str:
         return str(done.stdout) + str(done.stderr)
     path = Path(cwd) / given["file_path"]
     if tool == "Read":
-        return path.read_text()
+        return str(path.read_text())
     path.write_text(given["content"])
     return f"File written: {path}"
 

@@ -75,11 +75,13 @@ class Forked:
 
 
 def shell_command(launch: Launch) -> str:
-    """A launch as one line for a POSIX shell."""
+    """A launch as one line for a POSIX shell like the one that we were started from: of the variables to be taken away,
+    those that are set here."""
     words: list[str] = []
-    if launch.unset or launch.env:
+    unset = [name for name in launch.unset if name in os.environ]
+    if unset or launch.env:
         words.append("env")
-        words += [word for name in launch.unset for word in ("-u", name)]
+        words += [word for name in unset for word in ("-u", name)]
         words += [f"{name}={value}" for name, value in launch.env.items()]
     return f"cd {shlex.quote(launch.cwd)} && {shlex.join([*words, *launch.argv])}"
 

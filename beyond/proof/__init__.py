@@ -64,8 +64,8 @@ class Bench:
         self.program, self.lab, self.model, self.story, self.journal = program, lab, model, story, journal
         self.run: Run
         self.world: checks.World
+        self.conversation = ""
         self.cuts: list[Cut] = []
-        self._tree = ""
 
     def play(self, say: Callable[[str], None]) -> None:
         """Plays the story under a follower with checkpoints, then reads what was recorded."""
@@ -84,6 +84,7 @@ class Bench:
         story.over = True
         record(self.journal, agents.conversations(lab.cli))
         assert conversation is not None
+        self.conversation = conversation
         self.run = resolve(self.journal.con, conversation)
         self.world = checks.look(self.journal.con, self.journal.reader, self.run, story.words)
         self.cuts = list(_cuts(self.journal, self.run, self.world))
@@ -134,6 +135,8 @@ class Bench:
         tried.faults += checks.in_git(worktree, self.lab.env, words, gone, everything=isolated)
         tried.faults += [f"{name} in the command" for name in gone if words[name] in made.command]
         assert made.conversation is not None
+        if made.conversation == self.conversation:
+            tried.faults.append("the fork has the id of the conversation that it comes from")
         why = agents.writer(self.lab.cli).listed(store, made.conversation, made.worktree)
         if why is not None:
             tried.faults.append(f"not listed: {why}")
@@ -181,7 +184,7 @@ class Bench:
         body = first.body.decode("utf-8", "replace")
         tried.faults += [f"{name} is missing from the first request" for name in tried.kept if words[name] not in body]
         tried.faults += checks.in_requests(requests, words, tried.gone)
-        tried.faults += checks.names_root(mine, str(self.lab.repo))
+        tried.faults += checks.names_origin(mine, str(self.lab.repo), self.conversation)
         for path in made.paths:
             tried.faults += checks.in_files(Path(path), words, tried.gone, "conversation afterwards:")
         tried.checks += 5 + len(tried.kept)

@@ -98,8 +98,8 @@ def in_requests(requests: Iterable[ModelRequest], words: Mapping[str, str], name
     return sorted(set(out))
 
 
-def names_root(requests: Iterable[ModelRequest], root: str) -> list[str]:
-    """Requests that name the directory of the conversation that was forked. Its files are of the future."""
+def names_origin(requests: Iterable[ModelRequest], root: str, conversation: str) -> list[str]:
+    """Requests that name the directory of the conversation that was forked, or it: its files are of the future."""
     place = re.compile(PATH_START + re.escape(root) + PATH_END)
     out = set()
     for request in requests:
@@ -107,6 +107,8 @@ def names_root(requests: Iterable[ModelRequest], root: str) -> list[str]:
         text = re.sub(r"\\[nrt]", " ", request.body.decode("utf-8", "replace"))
         if place.search(text):
             out.add(f"the old directory in request {request.target}")
+        if conversation in text:
+            out.add(f"the old conversation in request {request.target}")
     return sorted(out)
 
 

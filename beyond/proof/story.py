@@ -11,7 +11,7 @@ from beyond.model.script import Answer, reply_of
 
 _COMPACT = re.compile(r"too brief|summar", re.IGNORECASE)
 #: What a CLI says behind a compaction, where the prompt that waited stands before it.
-_COMPACTED = re.compile(r"has been compacted|preserved verbatim")
+_COMPACTED = re.compile(r"conversation so far has been compacted")
 #: Long enough for a CLI that sends a short report back.
 _REPORT = "The directory was looked at, one command was run and it ended well. " * 6
 #: Input tokens after which a CLI without a command compacts.
@@ -41,6 +41,7 @@ CANARIES = {
     "answer2": "the next turn's answer",
     "prompt3": "a third prompt",
     "content3": "new content of the first file",
+    "output3": "an output that is too big for a transcript",
     "answer3": "the third answer",
     "summary": "a compaction's summary",
     "prompt4": "a prompt after the compaction",
@@ -91,9 +92,10 @@ class Story:
 
     def _answer(self, request: ModelRequest) -> Answer:
         w, prompt, step = self.words, request.prompt, request.step
-        if "PROBE" in prompt:
-            return "Noted."
         said = "\n".join(request.prompts) if _COMPACTED.search(prompt) else prompt
+        asked = _COMPACT.search(prompt) and not _COMPACTED.search(prompt)
+        if self.over and not asked:
+            return "Noted."
         turn = next((number for number in range(4, 0, -1) if w[f"prompt{number}"] in said), None)
         if turn is None and _COMPACT.search(prompt):
             # A fork that is nearly full is compacted anew when it is resumed: that summary is the fork's own.
@@ -116,7 +118,7 @@ class Story:
                 *write(request, "notes.txt", w["content1"] + "\n"),
             ]
         if step == 1:
-            first = f"true {w['input1']}; {self._echo(w['output1'])}"
+            first = f"true {w['input1']} {request.cwd}; {self._echo(w['output1'])}"
             return [*run(request, first), *run(request, f"true {w['input2']}; sleep 1; {self._echo(w['output2'])}")]
         return f"Done with {w['answer1']}."
 
@@ -140,7 +142,11 @@ class Story:
         if step == 0:
             return read(request, "notes.txt")
         if step == 1:
-            return write(request, "notes.txt", self.words["content3"] + "\n")
+            big = self.words["output3"]  # more than a CLI keeps in its transcript: it spills
+            return [
+                *write(request, "notes.txt", self.words["content3"] + "\n"),
+                *run(request, f"yes {big[:4]}''{big[4:]} | head -c 200000"),
+            ]
         return f"Done with {self.words['answer3']}."
 
     def _fourth(self, request: ModelRequest, step: int) -> Answer:

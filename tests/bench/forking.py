@@ -107,7 +107,5 @@ def forks(place: Place) -> Result:
             ours.append(seconds(lambda target=target: fork(journal, run, str(events - 5), target)))  # type: ignore[misc]
     return Result(
         [Row(f"native fork of {megabytes} MB / reading it with orjson", min(ours) / min(read), 2.0)],
-        [
-            f"forks: fork {min(ours):.2f} s (plan, conversation written and synced), orjson {min(read):.2f} s; best of 3, in turn"
-        ],
+        [f"forks: fork {min(ours):.2f} s (plan, conversation written and synced), orjson {min(read):.2f} s; best of 3, in turn"],
     )

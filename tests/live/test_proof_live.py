@@ -17,12 +17,37 @@ from beyond.proof.lab import surroundings
 from tests.conftest import LIVE_CACHE
 from tests.live.clis import Installed, installed
 
-#: For each CLI: rule, the cuts at which its absence has to be seen, and a word of what is seen. The rules that are not
-#: here have no trace in the story that is played: tests/test_surgery_*.py turns each of them off, too.
-MUTATIONS: dict[str, list[tuple[str, str, str]]] = {
-    "claude": [],
-    "kimi": [],
+#: For each CLI, by rule: the cut at which its absence has to be seen on at least one version, and a word of what is seen.
+#: What is not here has no trace in the story that is played: tests/test_surgery_*.py turns each of those off, too.
+MUTATIONS: dict[str, dict[str, tuple[str, str]]] = {
+    "claude": {
+        "ancestors-only": ("between two parallel results", "in conversation"),
+        "side-results-cut": ("after both parallel results", "output1 in request"),
+        "tree-types-only": ("between two parallel results", "in conversation"),
+        "set-session": ("after an answer", "has the id"),
+        "entrypoint": ("after an answer", "picker leaves out"),
+        "rewrite-root": ("after an answer", "the old directory in request"),
+        "rewrite-store": ("after its summary", "links of the past"),
+        "copy-side-files-only-referenced": ("after an answer", "output3 in conversation"),
+        "complete-calls": ("after a call without its result", "missing from the first request"),
+        "move-off-boundary": ("at the compaction", "missing from the first request"),
+        "no-memory": ("after an answer", "memory2 in request"),
+    },
+    "kimi": {
+        "prefix-only": ("after an answer", "in conversation"),
+        "neutralise": ("between two parallel results", "in request"),
+        "new-id": ("after an answer", "has the id"),
+        "index-line": ("after an answer", "the index doesn't name it"),
+        "state-cwd": ("after an answer", "names another directory"),
+        "system-prompt-cwd": ("after an answer", "the old directory in request"),
+        "workspace-id": ("after an answer", "runtime binding workspace"),
+        "side-files-referenced": ("after an answer", "in conversation"),
+        "rewrite-wire-path": ("after an output behind the compaction", "links of the past"),
+        "rewrite-root": ("after an answer", "the old directory in request"),
+    },
 }
+#: By CLI: the rules whose absence was seen, over all versions.
+seen: dict[str, set[str]] = {"claude": set(), "kimi": set()}
 
 
 def program(one: Installed) -> Program:
@@ -66,15 +91,27 @@ def test_no_leak_at_any_cut(bench: proof.Bench) -> None:
 
 
 def test_a_rule_that_is_off_turns_a_check_red(bench: proof.Bench) -> None:
+    """Must show 1. Not every version shows every rule: see below."""
+    cli = bench.lab.cli
     cuts = {cut.name: cut for cut in bench.cuts}
-    assert {rule for rule, _, _ in MUTATIONS[bench.lab.cli]} <= set(agents.writer(bench.lab.cli).RULES)
-    missed = []
+    assert set(MUTATIONS[cli]) <= set(agents.writer(cli).RULES)
+    unseen = {}
     with surroundings(bench.lab.env):
-        for rule, at, word in MUTATIONS[bench.lab.cli]:
+        for rule, (at, word) in MUTATIONS[cli].items():
             faults = bench.try_cut(cuts[at], frozenset({rule})).faults
-            if not any(word in fault for fault in faults):
-                missed.append((rule, at, word, faults))
-    assert missed == []
+            if any(word in fault for fault in faults):
+                seen[cli].add(rule)
+            else:
+                unseen[rule] = faults
+    print(f"{bench.program.cli} {bench.program.version}: not seen here: {unseen}")
+    assert len(unseen) <= 4, unseen
+
+
+@pytest.mark.parametrize("cli", ["claude", "kimi"])
+def test_each_rule_is_needed_by_some_version(cli: str) -> None:
+    if len(installed(cli)) < 2:
+        pytest.skip(f"not all versions of {cli} are in the cache of `make live`: run `make live-clis`")
+    assert set(MUTATIONS[cli]) - seen[cli] == set()
 
 
 def test_the_command_proves_and_opens_the_gate(bnd: Any, tmp_path: Path) -> None:
