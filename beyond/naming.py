@@ -70,7 +70,9 @@ def _newest(con: sqlite3.Connection, text: str, tell: Callable[[str], None]) -> 
     if not re.fullmatch(r"[0-9]{1,9}", digits):
         raise UsageError(f"{text!r} names no run: use @ for the newest of this project, @1 for the one before it")
     number = int(digits)
-    rows = con.execute(f"{_RUN} where r.agent = 'main' order by coalesce(r.ended_at, r.recorded_at) desc, r.id desc").fetchall()
+    # A fork that nobody has started yet holds nothing to look at.
+    there = "r.agent = 'main' and exists (select 1 from event e where e.run = r.id)"
+    rows = con.execute(f"{_RUN} where {there} order by coalesce(r.ended_at, r.recorded_at) desc, r.id desc").fetchall()
     here = os.path.realpath(Path.cwd())
     chosen = [row for row in rows if row[5] and inside(here, row[5])]
     place = "of this directory"

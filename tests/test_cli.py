@@ -641,10 +641,15 @@ def test_doctor(bnd: Any) -> None:
     assert bnd("doctor", env=store(SUBAGENT)).ok().out
 
 
-def test_demo_ends_in_a_table(bnd: Any) -> None:
+def test_demo_ends_in_a_fork_that_forgot(bnd: Any) -> None:
     out = bnd("demo").ok().out
-    assert out.rstrip().splitlines()[-1].split()[0] in ("Agent", "Read", "Write", "Bash")
-    assert re.search(r"tool +calls +failed +avg_ms", out)
+    assert re.search(r"tool +calls +failed +avg_ms\n.*\n(Bash|Write) ", out)
+    assert out.splitlines()[-4:] == [
+        "# What the resumed agent sent to the model, and its files",
+        "GOLDENHAWK in the request: yes",
+        "SILVERWOLF in the request: no",
+        "notes.txt of the fork: phase one; of the original: phase two",
+    ]
     assert not bnd.journal.exists()
 
 

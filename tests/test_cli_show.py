@@ -190,13 +190,16 @@ def test_wide_characters_keep_the_columns(bnd: Any) -> None:
 
 def test_step_on_a_terminal(tui: Any) -> None:
     env = {**tui.environment(), "TERM": "xterm", "NO_COLOR": "1"}
+    (run,) = tui("runs", "--json").json()
     code, out = on_terminal(tui.argv("step", "@"), env, b"\n5\np\n-1\nf\nq\n")
     text = out.decode().replace("\r", "")
     assert code == 0
     assert "Enter or n: next" in text
     assert re.findall(r"^(?:\d+/32> )? +(\d+)  \d\d:", text, re.MULTILINE) == ["1", "2", "5", "4", "32"]
     assert "/32> " in text
-    code, out = on_terminal(tui.argv("step", "@"), env, b"\x03", after=b"/32> ")
+    assert "fork of" in text  # which is the newest run from here on
+    assert len(tui("runs", "--json").json()) == 2
+    code, out = on_terminal(tui.argv("step", run["run"]), env, b"\x03", after=b"/32> ")
     assert code == 130
     assert b"Traceback" not in out
 

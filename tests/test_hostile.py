@@ -73,8 +73,9 @@ def run_of(path: Path) -> str:
 class Here:
     """Runs `bnd` in this process: a new one for each of some thousand commands would take minutes."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, journal: Path) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, journal: Path) -> None:
         self._patch = monkeypatch
+        request.addfinalizer(lambda: sqlite3.enable_callback_tracebacks(False))  # what our hook asked for
         self.journal = journal
         self._count = 0
         monkeypatch.setenv("BND_JOURNAL", str(journal))
@@ -165,9 +166,11 @@ def try_all(bnd: Here, what: str, run: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_odd_values_anywhere(clean: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_odd_values_anywhere(
+    clean: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, seed: int
+) -> None:
     data, run = clean.read_bytes(), run_of(clean)
-    bnd = Here(monkeypatch, tmp_path / "x.db")
+    bnd = Here(monkeypatch, request, tmp_path / "x.db")
     rng, tried = random.Random(seed), 0
     while tried < 7:
         what = edited(bnd.put(data), rng)
@@ -177,9 +180,11 @@ def test_odd_values_anywhere(clean: Path, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_flipped_bytes_anywhere(clean: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_flipped_bytes_anywhere(
+    clean: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, seed: int
+) -> None:
     data, run = clean.read_bytes(), run_of(clean)
-    bnd = Here(monkeypatch, tmp_path / "x.db")
+    bnd = Here(monkeypatch, request, tmp_path / "x.db")
     rng = random.Random(seed)
     for _ in range(5):
         other = bytearray(data)
@@ -228,10 +233,12 @@ NAMED = [
 
 
 @pytest.mark.parametrize(("sql", "words", "said"), NAMED, ids=[row[0][7:60] for row in NAMED])
-def test_damage_is_named(clean: Path, monkeypatch: pytest.MonkeyPatch, sql: str, words: str, said: str) -> None:
+def test_damage_is_named(
+    clean: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, sql: str, words: str, said: str
+) -> None:
     run = run_of(clean)
     spoil(clean, sql.replace("{{", "{"))
-    bnd = Here(monkeypatch, clean)
+    bnd = Here(monkeypatch, request, clean)
     code, err = bnd(*(word.format(run) for word in words.split()))
     assert code == 1, err
     assert said in err
@@ -254,11 +261,13 @@ def spoil(path: Path, sql: str) -> None:
 
 
 @pytest.mark.parametrize("events", ["1 << 62", "-5", "'x'", "1e300"])
-def test_a_search_ends_whatever_a_run_counts(clean: Path, monkeypatch: pytest.MonkeyPatch, events: str) -> None:
+def test_a_search_ends_whatever_a_run_counts(
+    clean: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, events: str
+) -> None:
     with Journal.open(clean) as journal, journal.write() as con:
         search.reset(con)
     spoil(clean, f"update run set events = {events}")
-    bnd = Here(monkeypatch, clean)
+    bnd = Here(monkeypatch, request, clean)
     for _ in range(2):
         code, err = bnd("search", "deleg*")
         assert code in (0, 1)
@@ -275,9 +284,9 @@ def test_an_index_that_says_too_much_is_made_again(clean: Path) -> None:
         assert len(list(search.find(query, "delegate", indexed=True))) == len(list(search.find(query, "delegate", indexed=False)))
 
 
-def test_one_odd_title_hides_no_other_run(clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_odd_title_hides_no_other_run(clean: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     spoil(clean, "update run set title = x'41ff', project = x'2f', label = 7")
-    bnd = Here(monkeypatch, clean)
+    bnd = Here(monkeypatch, request, clean)
     assert bnd("runs") == (0, "")
     assert bnd("runs", "--json") == (0, "")
 
@@ -307,10 +316,12 @@ def test_numbers_that_do_not_end() -> None:
         (1 << 62, None), (-1, "1969-12-31T23:59:59.999Z"),
     ],
 )  # fmt: skip
-def test_times_at_the_ends_of_the_calendar(clean: Path, monkeypatch: pytest.MonkeyPatch, ms: int, text: str | None) -> None:
+def test_times_at_the_ends_of_the_calendar(
+    clean: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, ms: int, text: str | None
+) -> None:
     assert timestamp(ms) == text
     spoil(clean, f"update event set ts = {ms}; update run set ended_at = {ms}, started_at = {ms}")
-    bnd = Here(monkeypatch, clean)
+    bnd = Here(monkeypatch, request, clean)
     for zone in ("UTC", "Pacific/Kiritimati", "America/New_York"):
         monkeypatch.setenv("TZ", zone)
         assert bnd("show", run_of(clean)) == (0, "")

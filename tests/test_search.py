@@ -76,7 +76,8 @@ def journal(tmp_path: Path) -> Path:
         ("\u043c\u0438\u0440*", [5]), ('"line two"', [6]), ('"line one line two"', [6]), ("quoted", [6]), ("file.py", [6]),
         ("path/to", [6]), ("-rf", [6]), ("\u30c6\u30b9\u30c8", [7]), ("abc123", [7]), ("abc*", [7]), ("\u65e5\u672c abc123", [7]),
         ("r\u00e9sum\u00e9", [8]), ("re\u0301sume\u0301", [8]), ("RESUME", [8]), ("sume", []), ("resum", []), ("na\u00efv*", [8]),
-        ('"a r\u00e9sum\u00e9 and"', [8]), ("cafe\u0301", [2]), ("the*", [1]), ("line", [6]), ('"unclosed', []), ("quick OR cafe", []), ("NEAR(quick", []), ("text:quick", []),
+        ('"a r\u00e9sum\u00e9 and"', [8]), ("cafe\u0301", [2]), ("the*", [1]),
+        ("line", [6]), ('"unclosed', []), ("quick OR cafe", []), ("NEAR(quick", []), ("text:quick", []),
     ],
 )  # fmt: skip
 def test_what_is_found(journal: Path, text: str, found: list[int]) -> None:
