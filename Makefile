@@ -14,6 +14,8 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 # "compat": a plain path entry. The default import hook would cost every start of `bnd`.
 EDITABLE := --config-settings editable_mode=compat
 PYTEST := -m pytest -n 2
+# Proofs on real CLIs take minutes: `make live` runs them.
+LONG := --ignore=tests/live/test_proof_live.py
 # More for pytest: make test ARGS='-k kimi'
 ARGS ?=
 PROJECT := pyproject.toml setup.cfg
@@ -39,7 +41,7 @@ demo: .venv/stamp-run
 test: test-3.11 test-3.13
 
 test-3.11: .venv/stamp-test
-	$(BIN)/python $(PYTEST) $(ARGS)
+	$(BIN)/python $(PYTEST) $(LONG) $(ARGS)
 
 # Where a 3.13 is found; nothing is asked of a machine that has none.
 test-3.13:
@@ -49,12 +51,9 @@ test-3.13:
 	  .venv-3.13/bin/python $(PYTEST) --ignore=tests/live $(ARGS); \
 	else echo 'no Python 3.13 here: tested on one version'; fi
 
-live:
-	@if compgen -G 'tests/live/**/test_*.py' >/dev/null || compgen -G 'tests/live/test_*.py' >/dev/null; then \
-	  $(MAKE) --no-print-directory live-clis .venv/stamp-test; \
-	  echo '$(BIN)/python -m pytest tests/live $(ARGS)'; \
-	  $(BIN)/python -m pytest tests/live $(ARGS); \
-	else echo 'no live tests yet'; fi
+live: live-clis .venv/stamp-test
+	$(BIN)/python $(PYTEST) --dist loadfile tests/live $(ARGS)
+	@cat "$$BND_LIVE_CACHE/missing"
 
 live-clis:
 	@.ci/live-clis $(LIVE_CLIS)

@@ -30,6 +30,8 @@ MAX_CHAIN = 8
 #: No segment of ours is larger (its lifted strings may lie in several packs): what a file claims is no reason to set
 #: memory aside.
 MAX_SEGMENT = 4 * codec.MAX_PACK
+#: Lifted strings of a segment whose places are looked up by one query.
+_AT_ONCE = 500
 
 
 def tagged_hash(data: bytes) -> bytes:
@@ -257,7 +259,7 @@ class Reader:
         size, blob, lengths, recipe = row
         try:
             sizes, data = get_varints(lengths), self._joined(size, blob, get_varints(recipe))
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise JournalDamaged(f"source {source}: line {line} can't be put together: restore a copy of the journal") from None
         starts = [0]
         for length in sizes:
@@ -275,8 +277,11 @@ class Reader:
         if not recipe:
             return data
         lifted, total = [], len(data)
+        pieces = recipe[1::2][:_AT_ONCE]
+        rows = self._con.execute(f"select id, pack, offset, size from blob where id in ({','.join('?' * len(pieces))})", pieces)
+        places = {found: (pack, offset, length) for found, pack, offset, length in rows}
         for gap, piece in zip(recipe[::2], recipe[1::2], strict=True):
-            string = self.blob(piece)
+            string = self.cut(piece, *places[piece]) if piece in places else self.blob(piece)
             lifted.append((gap, string))
             total += len(string)
             if total > size:

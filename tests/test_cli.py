@@ -644,12 +644,14 @@ def test_doctor(bnd: Any) -> None:
 def test_demo_ends_in_a_fork_that_forgot(bnd: Any) -> None:
     out = bnd("demo").ok().out
     assert re.search(r"tool +calls +failed +avg_ms\n.*\n(Bash|Write) ", out)
-    assert out.splitlines()[-4:] == [
-        "# What the resumed agent sent to the model, and its files",
+    lines = out.splitlines()
+    at = lines.index("# What the resumed agent sent to the model, and its files")
+    assert lines[at + 1 : at + 4] == [
         "GOLDENHAWK in the request: yes",
         "SILVERWOLF in the request: no",
         "notes.txt of the fork: phase one; of the original: phase two",
     ]
+    assert re.search(r"\w{12}  fork +\w{12} +13  surgical +16$", lines[-1])  # a table made by SQL
     assert not bnd.journal.exists()
 
 

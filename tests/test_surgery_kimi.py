@@ -21,9 +21,10 @@ from beyond.naming import Run, causal_past, resolve
 from beyond.record import record
 from beyond.surgery import kimi
 from beyond.surgery.base import INTERRUPTED, ForkPlan, Line, SubPlan, Written
-from beyond.surgery.kimi.raw import Moves, spans
+from beyond.surgery.kimi.places import Moves
 from beyond.surgery.kimi.state import folder_of, workspace_of
 from beyond.surgery.kimi.wire import STOPPED
+from beyond.surgery.raw import spans
 from tests.conftest import CASES, KIMI_FOLDERS, folder_id
 from tests.reading import Reading, read
 from tests.test_ingest_kimi import Wire
@@ -601,12 +602,12 @@ def test_what_is_refused(made: Callable[..., Parent], tmp_path: Path) -> None:
         ({"old_paths": ("/k/sessions/wd_x/session_y/agents/agent-0/wire.jsonl",)}, "inside of a subagent"),
         ({"lines": lambda: iter(())}, "no transcript"),
         ({"lines": lambda: iter([odd])}, "protocol 2.0"),
-        ({"lines": lambda: iter([replace(odd, raw=b"{")])}, "metadata record"),
+        ({"lines": lambda: iter([odd._replace(raw=b"{")])}, "metadata record"),
     ):
         assert said in (kimi.refuse(replace(plan, **changed)) or ""), said
         with pytest.raises(Refused, match="synthesis"):
             kimi.write(replace(plan, **changed))
-    bare = [replace(line, kept=frozenset()) for line in plan.lines()]
+    bare = [line._replace(kept=frozenset()) for line in plan.lines()]
     for changed in (
         {"lines": lambda: iter(bare)},
         {"new_conversation": "0f0e0d0c-0b0a-4908-8706-050403020100"},

@@ -95,6 +95,16 @@ def play(scratch: Path, say: Callable[[str], None], run: Callable[[list[str], di
         print(
             f"notes.txt of the fork: {notes.strip()}; of the original: {(lab.repo / 'notes.txt').read_text().strip()}", flush=True
         )
+        for title, words in (
+            ("Record what the fork went on with", ["record", "--all"]),
+            (
+                "The fork is a run of its own",
+                ["sql", "-t", "select run, relation, parent_run, forked_at, method, events from runs order by events desc"],
+            ),
+        ):
+            say(title)
+            if run(words, env, lab.repo):
+                return False
         return bool(sent) and kept and gone and notes == "phase one\n"
 
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 #: What stands for the result of a call that had none yet at the cut.
 INTERRUPTED = "[This call had no result at the point where the conversation was forked.]"
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """A raw line of the source, without its newline. `generation` and `number` (1 …) are its identity.
 
     `kept` are the parts whose events are kept, `dropped` those whose events are not. A line without events has

@@ -17,7 +17,7 @@ import orjson
 from beyond.errors import Refused
 from beyond.event import without_reminders
 from beyond.surgery.base import ForkPlan, Launch, Step
-from beyond.surgery.kimi.raw import Moves
+from beyond.surgery.kimi.places import Moves
 from beyond.text import one_line, visible
 
 #: Characters of a handoff, unless told otherwise.

@@ -14,7 +14,7 @@ from beyond.surgery.claude.choose import Choice, choose
 from beyond.surgery.claude.compose import Composer
 from beyond.surgery.claude.places import Moves
 from beyond.surgery.claude.survey import Asked, Survey, survey
-from beyond.surgery.kimi.raw import dump
+from beyond.surgery.raw import dump
 
 Files = dict[str, Callable[[], Iterable[bytes]]]
 

@@ -11,7 +11,7 @@ from beyond.surgery.base import INTERRUPTED, ForkPlan, Line
 from beyond.surgery.claude.choose import Choice, Closing
 from beyond.surgery.claude.places import Moves, spelled
 from beyond.surgery.claude.survey import NONE, Node, Survey
-from beyond.surgery.kimi.raw import Path, dump, only_items, replaced, spans, whole
+from beyond.surgery.raw import Path, dump, only_items, replaced, spans, whole
 
 _CONTENT: Path = ("message", "content")
 #: Bytes that are given out at once.
@@ -118,9 +118,11 @@ class Composer:
 
     def _set(self, raw: bytes, key: str, old: Any, new: Any) -> bytes:
         """Sets one field of the record: in place where it is the only thing that is spelled so."""
-        before = b'"%s":%s' % (key.encode(), dump(old))
-        if raw.count(b'"%s"' % key.encode()) == 1 and raw.count(before) == 1 and not spelled(raw):
-            return raw.replace(before, b'"%s":%s' % (key.encode(), dump(new)))
+        name = b'"%s":' % key.encode()
+        before = name + dump(old)
+        at = raw.find(name[:-1])
+        if raw.startswith(before, at) and raw.find(name[:-1], at + 1) == -1 and not spelled(raw):
+            return b"".join((raw[: at + len(name)], dump(new), raw[at + len(before) :]))
         return with_fields(raw, {key: new})
 
     def _name(self, index: int) -> str:

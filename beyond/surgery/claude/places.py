@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from beyond.event import PATH_END, PATH_START
 from beyond.surgery.base import ForkPlan
-from beyond.surgery.kimi.raw import Edit, edit_strings, encoded, spliced, unescaped
+from beyond.surgery.raw import Edit, edit_strings, encoded, spliced, unescaped
 
-#: What may stand around a path: `/w/app` is in none of `/w/app2`, `/w/app.old`, `/usr/w/app`; it is in `-I/w/app`.
-_LEFT = r"(?:(?<![A-Za-z0-9_.\-~])|(?<=[\s\"'=]-[A-Za-z]))"
-_RIGHT = r"(?![A-Za-z0-9_\-]|\.[A-Za-z0-9_\-])"
 #: A character of a path that stands in a text, as the reader of transcripts sees it.
 _BREAK = r"[^\s\"'`<>|;]"
 #: A printable ASCII character that is spelled as an escape: no writer of JSON does that unasked.
@@ -79,8 +77,11 @@ class Moves:
         if self.id:
             simple.append(f"(?P<id>{re.escape(self.id)})")
         if self.root:
-            simple.append(f"(?P<root>{_LEFT}{re.escape(self.root)}{_RIGHT})")
+            simple.append(f"(?P<root>{PATH_START}{re.escape(self.root)}{PATH_END})")
         self._pattern = re.compile("|".join((*patterns, *simple))) if patterns or simple else None
+        named = [needle.decode("utf-8", "surrogatepass") for needle in self._needles]
+        #: A text without any of these has no old place in it.
+        self._marks = tuple(mark for mark in (self.id, self.root, *named) if mark)
         #: The same without the search for paths into the store, which costs more.
         self._simple = re.compile("|".join(simple)) if simple else None
         self._prepare()
@@ -89,10 +90,8 @@ class Moves:
         """What the fast way needs: it edits a raw line that spells the places as they are."""
         self._id = self.id.encode("utf-8", "surrogatepass")
         self._fast_id = encoded(self._new_id).encode("utf-8", "surrogatepass")
-        #: The id at a place where its first characters may belong to an escape.
-        self._torn = re.compile(rb"\\(?:u[0-9a-fA-F]{0,3})?" + re.escape(self._id))
         self._plain = not self.root or _PLAIN.fullmatch(self.root) is not None
-        self._root = re.compile(re.escape(self.root.encode("utf-8", "surrogatepass")) + _RIGHT.encode())
+        self._root = re.compile(re.escape(self.root.encode("utf-8", "surrogatepass")) + PATH_END.encode())
         self._fast_root = encoded(self._new_root).encode("utf-8", "surrogatepass")
         runs = sorted(_RUN.findall(self.root), key=len)
         #: A piece of the root that every spelling of it holds.
@@ -101,6 +100,11 @@ class Moves:
 
     def of(self, text: str) -> list[Edit]:
         """The edits of a text."""
+        for mark in self._marks:
+            if mark in text:
+                break
+        else:  # most texts
+            return []
         pattern = self._pattern if "/projects/" in text else self._simple
         if pattern is None:
             return []
@@ -148,13 +152,20 @@ class Moves:
             return b"".join((*out, edit_strings(raw[at:], self.of)))
         if (not self._plain and self._piece in raw) or any(needle in raw for needle in self._needles):
             return edit_strings(raw, self.of)
-        if b"\\" in raw:
-            odd = b"\\/" in raw or spelled(raw)
-            if odd or (self._id and self._torn.search(raw)):
-                return edit_strings(raw, self.of)
+        if b"\\" in raw and (b"\\/" in raw or spelled(raw) or self._torn(raw)):
+            return edit_strings(raw, self.of)
         if self._id:
             raw = raw.replace(self._id, self._fast_id)
         return self._root.sub(self._fast, raw) if self.root else raw
+
+    def _torn(self, raw: bytes) -> bool:
+        """Whether the id stands where its first characters may belong to an escape."""
+        at = raw.find(self._id) if self._id else -1
+        while at != -1:
+            if b"\\" in raw[max(0, at - 5) : at]:
+                return True
+            at = raw.find(self._id, at + len(self._id))
+        return False
 
     def _fast(self, match: re.Match[bytes]) -> bytes:
         """What stands for the root where the line spells it without escapes: unless it is the end of another path."""
@@ -162,6 +173,6 @@ class Moves:
         if raw[at - 1] == 0x22 and raw[at - 2] != 0x5C:  # a string that begins with it
             return self._fast_root
         before = raw[max(0, at - 4) : at].decode("utf-8", "replace")
-        if re.search(_LEFT + r"\Z", unescaped(raw, at, before)):
+        if re.search(PATH_START + r"\Z", unescaped(raw, at, before)):
             return self._fast_root
         return match[0]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from beyond.surgery.base import Line
-from beyond.surgery.kimi.raw import dump, whole
+from beyond.surgery.raw import dump, whole
 
 #: Lines that make up a conversation for the CLI.
 TREE_TYPES: Final = frozenset({"user", "assistant", "system", "attachment"})
@@ -295,8 +295,12 @@ class _Surveyor:
     def _outside(self, given: Any) -> list[str]:
         if not isinstance(given, dict):
             return []
-        paths = (given.get(key) for key in ("file_path", "path", "notebook_path"))
-        return [path for path in paths if isinstance(path, str) and path.startswith("/") and not self._asked.inside(path)]
+        out = []
+        for key in ("file_path", "path", "notebook_path"):
+            path = given.get(key)
+            if isinstance(path, str) and path.startswith("/") and not self._asked.inside(path):
+                out.append(path)
+        return out
 
     def resolve(self) -> None:
         """Finds the parents that came after their children; what has none goes on from a line before it."""

@@ -17,7 +17,7 @@ from beyond.errors import Refused
 from beyond.surgery.base import ForkPlan, Launch, Line, Part, SubPlan, Written
 from beyond.surgery.kimi.hooks import HOOKS_FILE, add_hooks, read_hook, remove_hooks
 from beyond.surgery.kimi.lab import COMPACT, ask, listed, memory, scratch
-from beyond.surgery.kimi.raw import Moves, whole
+from beyond.surgery.kimi.places import Moves
 from beyond.surgery.kimi.side import SideFiles
 from beyond.surgery.kimi.state import (
     SESSION_ID,
@@ -30,6 +30,7 @@ from beyond.surgery.kimi.state import (
 )
 from beyond.surgery.kimi.survey import Survey, compare_generations, dict_of, survey
 from beyond.surgery.kimi.wire import Setting, compose
+from beyond.surgery.raw import whole
 
 #: Raised with each change of what is written.
 VERSION: Final = 1

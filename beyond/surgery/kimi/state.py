@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from typing import Any, Final
 
 from beyond.surgery.base import ForkPlan, Launch
-from beyond.surgery.kimi.raw import dump
+from beyond.surgery.raw import dump
 
 #: The ids that the CLI makes; other names it takes for files of another kind, or doesn't list.
 SESSION_ID: Final = re.compile(r"session_[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from beyond.surgery.base import Line
-from beyond.surgery.kimi.raw import whole
+from beyond.surgery.raw import whole
 
 #: The start of a record as the CLI writes it; anything else is parsed.
 _HEAD = re.compile(

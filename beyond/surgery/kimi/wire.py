@@ -9,8 +9,9 @@ from typing import Any
 
 from beyond.errors import Refused
 from beyond.surgery.base import INTERRUPTED, Line
-from beyond.surgery.kimi.raw import Moves, as_written, dump, only_items, replaced, spans, whole
+from beyond.surgery.kimi.places import Moves
 from beyond.surgery.kimi.survey import MEASURES, Call, Survey, dict_of, kind_in
+from beyond.surgery.raw import as_written, dump, only_items, replaced, spans, whole
 
 #: Stands for the answer where the cut lies behind its first thought.
 STOPPED = "[The answer stops here: the conversation was forked at this point.]"
