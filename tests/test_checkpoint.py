@@ -14,6 +14,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import git as gitpython
 import pytest
 
 from beyond.checkpoint import Limits, Repository
@@ -118,6 +119,38 @@ def test_unchanged_gives_the_tree_of_head_and_no_ref(made: Path) -> None:
     git(made, "commit", "-q", "--allow-empty", "-m", "same files")
     assert repository.keep(repository.snapshot(), RUN, 3, one.tree, 0, "x").ref is None
     assert repository.keep(repository.snapshot(), RUN, 3, one.tree, 0, "x", previous_head=one.head).ref is not None
+
+
+@pytest.mark.filterwarnings("ignore:GitDB is deprecated:DeprecationWarning")  # a second opinion has to run no git
+def test_what_another_implementation_reads(plain: Path) -> None:
+    """GitPython with its own object database, which runs no git: the trees and commits are as git's format says."""
+    (plain / "run.sh").write_bytes(b"#!/bin/sh\n")
+    (plain / "run.sh").chmod(0o755)
+    (plain / "link").symlink_to("a.txt")
+    (plain / "sub" / "n\u00e4me").write_bytes(bytes(range(256)))
+    os.rename(plain / "a.txt", plain / "sub" / "moved.txt")
+    repository = Repository.open(plain)
+    taken = repository.snapshot()
+    kept = repository.keep(taken, RUN, 7, None, 1_700_000_000_000, "x")
+    assert kept.commit is not None
+    with gitpython.Repo(plain, odbt=gitpython.GitDB) as other:
+        commit = other.commit(kept.commit)
+        assert (commit.tree.hexsha, [parent.hexsha for parent in commit.parents]) == (taken.tree, [taken.head])
+        assert {ref.path: ref.commit.hexsha for ref in other.refs} == {
+            "refs/heads/main": taken.head,
+            f"refs/bnd/{RUN}/7": kept.commit,
+        }
+        found = {item.path: (item.mode, item.data_stream.read()) for item in commit.tree.traverse() if item.type == "blob"}
+        at_head = {item.path for item in other.head.commit.tree.traverse() if item.type == "blob"}
+    wanted = {}
+    for path in sorted(plain.rglob("*")):
+        name = str(path.relative_to(plain))
+        if name.partition("/")[0] == ".git" or (path.is_dir() and not path.is_symlink()):
+            continue
+        mode = 0o120000 if path.is_symlink() else 0o100755 if os.access(path, os.X_OK) and name == "run.sh" else 0o100644
+        wanted[name] = mode, os.readlink(path).encode() if path.is_symlink() else path.read_bytes()
+    assert found == wanted
+    assert at_head == {".gitignore", "a.txt", "sub/b.txt"}
 
 
 def test_a_ref_that_is_taken_keeps_what_it_held(plain: Path) -> None:
